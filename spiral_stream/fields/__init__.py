@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.fields.segments import Positions as Positions
     from spiral_stream.fields.segments import Segments as Segments
     from spiral_stream.fields.stack import Stack as Stack
+    from spiral_stream.fields.step_total import StepTotal as StepTotal
 
 if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
     __all__, __getattr__, __dir__ = door(
@@ -41,5 +42,6 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "fields.patches": ["PatchGrid", "PatchMask", "Patches"],
             "fields.segments": ["CuSeqlens", "Positions", "Segments"],
             "fields.stack": ["Stack"],
+            "fields.step_total": ["StepTotal"],
         },
     )

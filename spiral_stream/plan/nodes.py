@@ -35,9 +35,9 @@ from spiral_stream.plan.checks import (
     need_weights,
 )
 from spiral_stream.plan.fields.needed_columns import (
-    check_cost,
     check_fields,
     check_formation,
+    check_number,
     warn_of_fields_drawn_alike,
 )
 from spiral_stream.plan.fields.padded import check_padded
@@ -344,7 +344,8 @@ class Collate(Simple):
         check_formation(self.formation, self.batch_size, self.fields, have)
         warn_of_fields_drawn_alike(self.fields)
         check_on_error(self.on_error, self.error_budget, self.formation, self.source)
-        check_cost(self.cost, have)
+        if self.cost is not None:
+            check_number("collate", "cost", self.cost, have)
 
 
 @final

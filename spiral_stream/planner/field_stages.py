@@ -21,6 +21,7 @@ from spiral_stream.cache.store.store import CacheStore
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField, is_tokens
+from spiral_stream.fields.step_total import StepTotal
 from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.fields.dtypes import together, widths_of
 from spiral_stream.plan.fields.profiles import Original, Profile
@@ -194,6 +195,20 @@ class SequenceStage(FieldStage):
     def value(self) -> tuple[int, str] | str:
         """See `FieldStage`."""
         return (np.dtype(self.spec.dtype).itemsize, " a token") if self.spec.dtype else "Python values"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTotalStage(FieldStage):
+    """What an optimizer step comes to: a number that is known when a batch is drawn."""
+
+    field: StepTotal
+
+    @classmethod
+    def of(cls, name: str, field: Field, spec: FieldSpec, lowering: "Lowering") -> FieldStage | None:
+        """See `FieldStage`."""
+        del lowering
+        return cls(name, field.column, spec, field) if isinstance(field, StepTotal) else None
 
 
 @final

@@ -24,6 +24,7 @@ from spiral_stream.catalog.shared.mirror import location_of
 from spiral_stream.derived.folder import note_catalog
 from spiral_stream.errors import PlanError, warn
 from spiral_stream.expr import parse
+from spiral_stream.fields.step_total import StepTotal
 from spiral_stream.keeping.collect import note_use
 from spiral_stream.keeping.share import share_of
 from spiral_stream.plan import nodes
@@ -172,8 +173,10 @@ def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
     formation = collate.formation
     texts = [] if formation is None else [*formation.key_texts, *formation.length_texts]
     texts += [] if collate.cost is None else [collate.cost]
+    texts += [field.value for _, field in collate.fields if isinstance(field, StepTotal)]
     keys = [name for text in texts for name in parse(text).columns()]
-    fields = [name for _, field in collate.fields if not field.is_decoded for name in field.columns]
+    plain = [field for _, field in collate.fields if not field.is_decoded and not isinstance(field, StepTotal)]
+    fields = [name for field in plain for name in field.columns]
     have = sample.schema().names
     return [name for name in dict.fromkeys([*sample.identity, *fields, *keys]) if name in have and name != STREAM_ID]
 

@@ -79,6 +79,6 @@ def test_batches_of_equal_cost_go_by_position(catalog: sp.Catalog) -> None:
 def test_a_cost_that_is_no_finite_number_is_refused(catalog: sp.Catalog, bad: Any) -> None:
     with (
         stream_of(catalog, [1.0, 2.0, bad, 4.0]) as stream,
-        pytest.raises(sp.errors.DataError, match="from 0 up: mend"),
+        pytest.raises(sp.errors.DataError, match="from 0 up count: mend"),
     ):
         next(iter(stream.bind(rank=0, world_size=2, step_batches=4)))

@@ -81,7 +81,7 @@ def test_a_cost_below_zero_is_refused_where_it_is_read(catalog: sp.Catalog) -> N
     with (
         on_rank(catalog, 0, 2, cost="3 - len(tokens)") as stream,
         pytest.raises(
-            DataError, match=r"A cost is a finite number from 0 up: mend the column, or filter such rows out"
+            DataError, match=r"Only finite numbers from 0 up count: mend the column, or filter such rows out"
         ),
     ):
         next(iter(stream))

@@ -15,6 +15,7 @@ from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
+from spiral_stream.fields.step_total import StepTotal
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
 from spiral_stream.plan.fields.clips import clip_costs, shorthands
 from spiral_stream.plan.fields.dtypes import field_spec, field_specs, widths_of
@@ -75,30 +76,34 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
             raise PlanError(msg)
     for column in sequences:
         widths_of(fields, column)
+    for name, total in ((name, field) for name, field in fields if isinstance(field, StepTotal)):
+        check_number(f"collate (field {name!r})", "value", total.value, have)
     check_lists(fields, have)
     field_specs(fields, have)
 
 
-def check_cost(cost: str | None, have: pa.Schema) -> None:
-    """Refuse a cost that is no number of every sample.
+def check_number(where: str, name: str, text: str, have: pa.Schema) -> None:
+    """Refuse an expression that is no number of every sample.
+
+    Args:
+        where: who takes it, as an error names it.
+        name: of the argument.
+        text: the expression.
+        have: the columns.
 
     Raises:
         PlanError: it names what is no column, or is no number; says which columns there are.
     """
-    if cost is None:
-        return
-    found = parse(cost)
-    need_columns(f"collate (cost={cost!r})", tuple(sorted(found.columns())), have)
+    found = parse(text)
+    need_columns(f"{where}: {name}={text!r}", tuple(sorted(found.columns())), have)
     if not found.columns():
-        msg = (
-            f"collate: cost={cost!r} is the same for every sample. Name a column; the input has {', '.join(have.names)}"
-        )
+        msg = f"{where}: {name}={text!r} is the same for every sample. Name a column; the input has {', '.join(have.names)}"
         raise PlanError(msg)
-    kind = bound_type(f"collate (cost={cost!r})", found, have)
+    kind = bound_type(f"{where}: {name}={text!r}", found, have)
     if kind_of(kind) not in ("int", "float"):
-        lists = next((name for name in sorted(found.columns()) if is_tokens(have.field(name).type)), None)
+        lists = next((each for each in sorted(found.columns()) if is_tokens(have.field(each).type)), None)
         way_out = f"len({lists})" if lists else "a number of each sample, such as width * height"
-        msg = f"collate: cost={cost!r} is {kind}. Give {way_out}"
+        msg = f"{where}: {name}={text!r} is {kind}. Give {way_out}"
         raise PlanError(msg)
 
 
@@ -115,7 +120,7 @@ def check_formation(
         field for _, field in fields if isinstance(field, SequenceField) and is_tokens(have.field(field.column).type)
     ]
     for name, field in fields:
-        if packed and field not in tokens and not isinstance(field, List):
+        if packed and field not in tokens and not isinstance(field, List | StepTotal):
             msg = (
                 f"collate: field {name!r}: a packed row holds several samples, which {type(field).__name__} cannot show. "
                 f"Use List({field.column!r}), or another formation"

@@ -25,6 +25,7 @@ from spiral_stream.fields.patches import Patches, PatchGrid, PatchMask
 from spiral_stream.fields.real import Real
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
+from spiral_stream.fields.step_total import StepTotal
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.fields import profiles
@@ -94,7 +95,7 @@ VALUES: Final = {
         *(Weighted, WindowShuffle, WithReplacement, WithinShards),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
-        *(Boxes, BoxLabels, KeyPoints, Patches, PatchGrid, PatchMask),
+        *(Boxes, BoxLabels, KeyPoints, Patches, PatchGrid, PatchMask, StepTotal),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, ChatTemplate, Tokenize),
         *(
             images.RandomResizedCrop,

@@ -22,7 +22,7 @@ from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import sound
-from spiral_stream.planner.field_stages import PlainStage
+from spiral_stream.planner.field_stages import PlainStage, StepTotalStage
 from spiral_stream.runtime.bad_samples import STAND_INS, BatchRefusals, Refusals
 from spiral_stream.runtime.batch.blanks import blank
 from spiral_stream.runtime.batch.deferred import Deferred, Here
@@ -99,6 +99,7 @@ class BatchBuilder:
         self._filling = Filling(stages, slots, merge, fields.programs(split), self._piece_rows)
         columns = fields.sequences
         self._sequences = SequenceFilling(stages, columns, slots, metrics, merge) if columns.columns else None
+        self._totals = stages.of(StepTotalStage)
         self._in_tasks = fields.calls or (piece_rows is not None and bool(fields.stored))
         self._looking_up = LookingUp(fields, numbering.left, reader, self._by_address, self._piece_rows, metrics)
         self.batch_bytes = fields.batch_bytes(merge)
@@ -272,11 +273,18 @@ class BatchBuilder:
             drop(draft.parts)  # `finish` says why
             raise
 
+        totals = self._numbering.step_totals(epoch, found.numbers[0]) if self._totals else {}
+        for total in self._totals:
+            assert total.spec.dtype is not None
+            fields[total.name] = self._filling.rows((draft.shape.rows,), total.spec.dtype)
+
         def finish() -> Batch:
             following.finish(fields, refusals)
             if drawn.membership.filler is not None and isinstance(self._stages.batches.last, PadPartial):
                 masks = {each.name for each in self._stages.fields if each.is_mask}
                 blank(fields, drawn.membership.filler, self._stages.batches.last, masks)
+            for total in self._totals:
+                fields[total.name][...] = totals[total.field.value]
             return settled(fields, self._key(epoch, found, draft, refusals))
 
         listed = (lambda: draft.listed) if later else draft.listed

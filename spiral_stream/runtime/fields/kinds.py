@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from spiral_stream.planner.field_stages import FieldStage, PlainStage, SequenceStage
+from spiral_stream.planner.field_stages import FieldStage, PlainStage, SequenceStage, StepTotalStage
 from spiral_stream.runtime.fields.bytes import BytesStage
 from spiral_stream.runtime.fields.clips import ClipStage
 from spiral_stream.runtime.fields.image_lists import ImageListStage
@@ -12,5 +12,6 @@ from spiral_stream.runtime.fields.sounds import SoundStage
 
 KINDS: Final[tuple[type[FieldStage], ...]] = (
     *(ClipStage, SoundStage, ImageListStage, ImageStage, PatchStage, SequenceStage, BytesStage),
+    StepTotalStage,
     PlainStage,  # every other field
 )

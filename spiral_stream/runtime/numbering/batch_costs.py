@@ -1,4 +1,4 @@
-"""What batches cost, from columns that are known before a byte of payload is read: ``collate(cost=...)``.
+"""What batches cost, or come to, from columns that are known before payload is read: ``collate(cost=...)``, `StepTotal`.
 
 A batch costs the sum over its samples, and a packed row the sum over its documents. A document that is cut or truncated
 counts by the tokens that it has there, where the expression names its length: ``len(tokens)``, or the column that the
@@ -38,10 +38,11 @@ class BatchCosts:
         stages: of a plan that says a cost.
         reader: reads the columns that it is made of.
         text: the expression.
+        name: of the argument that it is, as errors name it.
     """
 
-    def __init__(self, stages: Stages, reader: SampleReader, text: str) -> None:
-        self._stages, self._reader, self.text = stages, reader, text
+    def __init__(self, stages: Stages, reader: SampleReader, text: str, name: str = "cost") -> None:
+        self._stages, self._reader, self.text, self._name = stages, reader, text, name
         self._source = need(stages.plan, Collate).source
         self._expr = expr.parse(text)
         self._keys: list[Key] = list(reader.lineage.expression_keys(self._expr, reader.end))
@@ -67,8 +68,8 @@ class BatchCosts:
             at = int(np.flatnonzero(wrong)[0])
             said = "null" if not values[at].is_valid else f"{values[at].as_py()}"
             msg = (
-                f"collate: cost={self.text!r} is {said} for a sample. A cost is a finite number from 0 up: mend the column, or "
-                "filter such rows out"
+                f"collate: {self._name}={self.text!r} is {said} for a sample. Only finite numbers from 0 up count: mend the "
+                "column, or filter such rows out"
             )
             raise DataError(msg, row=at)
         return np.split(found, np.cumsum([len(each.samples) for each in drawn])[:-1])
@@ -83,6 +84,20 @@ class BatchCosts:
         batch_of = np.repeat(np.arange(len(drawn)), [len(each) for each in found])
         weights = np.concatenate(found)  # `bincount` adds in order, everywhere
         return np.bincount(batch_of, weights=weights, minlength=len(drawn)).astype(np.float64)
+
+    def total(self, epoch: int, drawn: Sequence[Drawn]) -> float:
+        """Return the sum over all samples of some batches, without rows that only fill one.
+
+        Raises:
+            DataError: as for `of_samples`.
+        """
+        parts = []
+        for each, values in zip(drawn, self.of_samples(epoch, drawn), strict=True):
+            shape = each.membership
+            rows = np.arange(len(values)) if shape.packing is None else shape.packing.rows
+            parts.append(values if shape.filler is None else values[~np.isin(rows, shape.filler)])
+        every = np.concatenate(parts)
+        return float(np.bincount(np.zeros(len(every), dtype=np.int64), weights=every, minlength=1)[0])
 
     def _lengths(self, drawn: Sequence[Drawn]) -> Mapping[str, Int64]:
         """Tokens as delivered, by the columns that stand for them; empty where samples are never cut."""
@@ -105,17 +120,17 @@ class BatchCosts:
         return None
 
     def need_known(self, bound: Bound, workers: int) -> None:
-        """Refuse several readers if each would have to compute what all samples of a step cost.
+        """Refuse several readers if each would have to compute it for all samples of a step.
 
         Raises:
             BindError: says which map makes a column of the cost, and the ways out.
         """
-        if bound.deal is None or bound.deal.policy != "cost" or bound.world_size * workers == 1:
+        if bound.world_size * workers == 1:
             return
         if (unknown := self.unknown()) is not None:
             msg = (
-                f"bind: cost={self.text!r} needs {unknown}, which no cache holds, so every rank would compute it for all "
-                "samples of a step. Call stream.materialize() first, or give a cost over stored columns"
+                f"bind: {self._name}={self.text!r} needs {unknown}, which no cache holds, so every rank would compute it for all "
+                "samples of a step. Call stream.materialize() first, or take stored columns"
             )
             raise BindError(msg)
 

@@ -7,7 +7,7 @@ payload but its own.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, final
@@ -16,6 +16,7 @@ import numpy as np
 
 from spiral_stream.cursor import Segment
 from spiral_stream.runtime.columns.samples import Samples
+from spiral_stream.runtime.numbering.batch_costs import BatchCosts
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.sampling.dealing import Float64, Int64, dealt, microsteps
@@ -24,8 +25,6 @@ from spiral_stream.sampling.memo import memo
 _DRAWN: Final = 2  # steps whose samples are held: the present one, and the next one, which is drawn ahead
 _DEALT: Final = 256  # steps whose deal is held
 _NO_END: Final = 2**62  # batches before the end of all epochs
-
-Costs = Callable[[int, Sequence[Drawn]], Float64]
 
 
 @final
@@ -39,6 +38,7 @@ class DealtStep:
         costs: shape [G], of the batches.
         samples: of all of them.
         segment: whose ranks share it.
+        totals: what the step comes to, by expression.
     """
 
     first: int
@@ -46,6 +46,7 @@ class DealtStep:
     costs: Float64
     samples: int
     segment: Segment
+    totals: Mapping[str, float]
 
     @cached_property
     def per_rank(self) -> Float64:
@@ -66,10 +67,17 @@ class Dealer:
         batches: what is delivered, in order.
         costs: what batches cost; None where nothing is dealt by cost.
         segments: of the run, in one epoch.
+        totals: what a step comes to, by expression.
     """
 
-    def __init__(self, batches: Numbering, costs: Costs | None, segments: Sequence[Segment]) -> None:
-        self._batches, self._costs, self._segments = batches, costs, segments
+    def __init__(
+        self,
+        batches: Numbering,
+        costs: BatchCosts | None,
+        segments: Sequence[Segment],
+        totals: Mapping[str, BatchCosts],
+    ) -> None:
+        self._batches, self._costs, self._segments, self._totals = batches, costs, segments, totals
         self._drawn = memo(self._draw_step, _DRAWN)
         self._steps = memo(self._step, _DEALT)
 
@@ -77,7 +85,7 @@ class Dealer:
         """Return the indices of the optimizer step, or of the step, that has one of them."""
         at = self._at(index)
         segment = self._segments[at]
-        first = segment.border(index)
+        first = max(0, segment.border(index))
         return range(first, min(first + segment.together, self._end(at)))
 
     def step(self, epoch: int, index: int) -> DealtStep | None:
@@ -86,8 +94,14 @@ class Dealer:
         Raises:
             IndexError: the epoch has no such batch.
         """
-        if not self._deals(index) or self._costs is None:
-            return None
+        return self.any_step(epoch, index) if self._deals(index) and self._costs is not None else None
+
+    def any_step(self, epoch: int, index: int) -> DealtStep:
+        """Return the optimizer step that has an index, or the step where the run says no optimizer steps.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+        """
         return self._steps(epoch, self._at(index), self.bounds(index).start)
 
     def batch_at(self, epoch: int, index: int) -> int:
@@ -118,9 +132,9 @@ class Dealer:
         while at < len(indices):
             inside = self.bounds(indices[at])
             stop = bisect_left(indices, inside.stop, lo=at)
-            if self._by_cost(indices[at]):
+            if self._by_cost(indices[at]) or self._totals:
                 step = self._steps(epoch, self._at(inside.start), inside.start)
-                held = self._drawn(epoch, step.first, step.segment.together)
+                held = self._drawn(epoch, step.first, inside.stop - inside.start)
                 chosen = (held[int(step.order[index - step.first])] for index in indices[at:stop])
                 out += [Drawn(_apart(each.samples), each.membership, each.lost) for each in chosen]
             else:
@@ -146,12 +160,13 @@ class Dealer:
 
     def _step(self, epoch: int, at: int, first: int) -> DealtStep:
         segment = self._segments[at]
-        assert segment.deal is not None
-        assert self._costs is not None
-        drawn = self._drawn(epoch, first, segment.together)
-        costs = self._costs(epoch, drawn)
-        order = dealt(costs, segment.world_size, segment.merge, segment.deal.policy)
-        return DealtStep(first, order, costs, sum(len(each.samples) for each in drawn), segment)
+        drawn = self._drawn(epoch, first, self.bounds(first).stop - first)
+        deal = segment.deal
+        known = self._costs is not None and deal is not None
+        costs = self._costs.of(epoch, drawn) if self._costs is not None and known else np.zeros(len(drawn))
+        order = dealt(costs, segment.world_size, segment.merge, "order" if deal is None else deal.policy)
+        totals = {text: each.total(epoch, drawn) for text, each in self._totals.items()}
+        return DealtStep(first, order, costs, sum(len(each.samples) for each in drawn), segment, totals)
 
     def _draw_step(self, epoch: int, first: int, count: int) -> list[Drawn]:
         """The batches of a step, as many as the epoch has."""

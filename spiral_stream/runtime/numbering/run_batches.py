@@ -10,8 +10,9 @@ readers, or a multiple, each rank forms the chapters of its own lanes alone (doc
 lane has ended, so batch g is batch ``g // lanes`` of lane ``g % lanes``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from types import MappingProxyType
 from typing import Any, cast, final
 
 import numpy as np
@@ -42,6 +43,7 @@ class RunBatches(Numbering):
         skips: what is skipped of them.
         stages: the lowered plan.
         costs: what batches cost; None if the plan does not say.
+        totals: what a step comes to, by expression.
 
     Attributes:
         limits: what is refused because counting batches would take long.
@@ -49,11 +51,20 @@ class RunBatches(Numbering):
         end: batches of an epoch, if the run promised how many steps it has.
         group: batches of such a step.
         dealer: deals optimizer steps; None where batches are delivered as they are numbered.
+        steps: knows what steps come to; None where nobody asks.
     """
 
-    def __init__(self, store: BatchStore, skips: Skips, stages: Stages, costs: BatchCosts | None = None) -> None:
+    def __init__(
+        self,
+        store: BatchStore,
+        skips: Skips,
+        stages: Stages,
+        costs: BatchCosts | None = None,
+        totals: Mapping[str, BatchCosts] = MappingProxyType({}),
+    ) -> None:
         self.store, self.last, self.limits, self.skips = store, store.last, store.limits, skips
-        self.costs, self.dealer = costs, cast("Dealer | None", None)
+        self.costs, self.totals = costs, totals
+        self.dealer, self.steps = cast("Dealer | None", None), cast("Dealer | None", None)
         self.whole = not skips
         self.end: int | None = None
         self.group = 1
@@ -85,10 +96,11 @@ class RunBatches(Numbering):
         Args:
             segments: of the run, in one epoch.
         """
-        if all(each.deal is None for each in segments):
+        dealt = any(each.deal is not None for each in segments)
+        if not dealt and not self.totals:
             return self
         out = copy(self)
-        out.dealer = Dealer(self, None if self.costs is None else self.costs.of, segments)
+        out.dealer = out.steps = Dealer(self, self.costs, segments, self.totals)
         return out
 
     @property
@@ -115,6 +127,11 @@ class RunBatches(Numbering):
         if self.dealer is not None:
             indices = self.dealer.batches_at(epoch, indices)
         return self.skips.numbers(epoch, indices)
+
+    def step_totals(self, epoch: int, index: int) -> Mapping[str, float]:
+        """Return what the step of a batch comes to, by expression."""
+        assert self.steps is not None
+        return self.steps.any_step(epoch, index).totals
 
     def step(self, epoch: int, index: int) -> DealtStep | None:
         """Return the optimizer step that has an index; None where the run says none, or the plan no cost."""
@@ -144,8 +161,10 @@ class RunBatches(Numbering):
             BindError: says what decides it, and the ways out.
         """
         self.store.need_known(bound, workers, epoch)
-        if self.costs is not None:
-            self.costs.need_known(bound, workers)
+        by_cost = self.costs is not None and bound.deal is not None and bound.deal.policy == "cost"
+        for each in (*([self.costs] if by_cost else ()), *self.totals.values()):
+            assert each is not None
+            each.need_known(bound, workers)
 
     def unknown(self, epoch: int) -> int:
         """Return how many chapters of the epoch `total` has to form first, as `BatchStore.unknown` does."""
@@ -163,7 +182,10 @@ class RunBatches(Numbering):
     def ready(self, epoch: int, number: int) -> int:
         if self.dealer is not None:
             inside = self.dealer.bounds(number)
-            return inside.stop - number if self.exists(epoch, inside.stop - 1) else 0
+            if not self.exists(epoch, inside.stop - 1):
+                return 0
+            more = self.undealt().ready(epoch, inside.stop)
+            return inside.stop - number + more // len(inside) * len(inside)
         at = self.skips.number(epoch, number)
         stop = self._before(epoch, at + self.store.ready(epoch, at))
         return max(0, (stop if self.end is None else min(stop, self.end)) - number)

@@ -4,7 +4,7 @@ One loop at a time moves the place. A loop that ends, is left or fails stops its
 are dropped, and the place stays after the last batch that the loop had.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 
 from spiral_stream.batching import tail
-from spiral_stream.cursor import Cursor
+from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.errors import StreamError, shown, without_values
 from spiral_stream.habits import OF_STREAMS, answer
 from spiral_stream.planner.binding.bindings import Bound
@@ -266,13 +266,18 @@ class Passes:
         opening, bound, devices = now()
         lowered, reader, own = opening.read(bound.run_seed)
         lowered.check_cached(bound.run_seed)
-        wanted = numbering or own.promised(bound)
+        wanted = numbering or own.promised(bound).dealt(self._segments(epoch, bound)).undealt()
         builder = self._builder(lowered, reader, wanted, len(numbers), delivery, devices)
         with Workers(reader.threads, "spiral-batch") as pool:
             done = builder.begin(epoch, numbers, pool).result()
         (batch,) = delivery.delivered(OneBatch(done), devices, lowered.stages)
         self._metrics.add(batches=1, samples=done.samples)
         return batch
+
+    def _segments(self, epoch: int, bound: Bound) -> Sequence[Segment]:
+        """The segments of an epoch: those of the run, if it stands there, else those that it would make."""
+        known = self._position.known()
+        return (known if self._position.drawn(known.epoch) == epoch else Cursor()).enter(*bound.shape).segments
 
     def _builder(
         self,

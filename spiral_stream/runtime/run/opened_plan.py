@@ -29,6 +29,7 @@ from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFl
 from spiral_stream.planner.binding.bindings import Bindings, Bound, resumed
 from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.decided_shares import with_decisions
+from spiral_stream.planner.field_stages import StepTotalStage
 from spiral_stream.planner.lower import lower
 from spiral_stream.planner.prepared_data.build import caches, materialize
 from spiral_stream.planner.prepared_data.folder import cache_root
@@ -200,7 +201,9 @@ class Opening:
                 reader = SampleReader(stages, run_seed, self._metrics, self._threads.working(), processes=alone)
                 cost = need(self._plan, Collate).cost
                 costs = None if cost is None else BatchCosts(stages, reader, cost)
-                numbering = RunBatches(self._batches(stages, reader), self.skips, stages, costs)
+                texts = [each.field.value for each in stages.of(StepTotalStage)]
+                totals = {text: BatchCosts(stages, reader, text, "StepTotal") for text in texts}
+                numbering = RunBatches(self._batches(stages, reader), self.skips, stages, costs, totals)
             self._read = Opened(lowered, reader, numbering)
         return self._read
 

@@ -20,10 +20,12 @@ def _documents(folder: Path) -> sp.Catalog:
 
 def _dealt(catalog: sp.Catalog, drawn: dict[str, Any]) -> MakeStream:
     options = dict(drawn)
-    deal, skipped = options.pop("deal"), options.pop("skipped")
+    deal, skipped, total = (options.pop(name) for name in ("deal", "skipped", "total"))
 
     def make() -> sp.PreparedStream:
-        stream = even_steps.stream(catalog, **options)
+        stream = even_steps.stream(
+            catalog, **options, more={"total": sp.fields.StepTotal("len(tokens)")} if total else None
+        )
         if skipped:
             stream.skip(batches=[1, 5], identities=[stream.ledger(2)[0]])
         return stream.bind(step_batches=STEP, deal=deal)
@@ -44,6 +46,7 @@ SUBJECTS: Final = [
                 "lanes": st.sampled_from([1, 2]),
                 "deal": st.sampled_from([None, "cost", "order"]),
                 "skipped": st.booleans(),
+                "total": st.booleans(),
             }
         ),
         _dealt,
