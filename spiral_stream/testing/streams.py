@@ -227,14 +227,14 @@ def _of_rank(make: MakeStream, rank: int, world: int, stop: int | None = None, *
 
 def _check_sets(make: MakeStream, world: int, step_batches: int, in_order: Sequence[bytes], state: Any) -> None:
     ranks = [_of_rank(make, rank, world, step_batches=step_batches, state=state)[0] for rank in range(world)]
-    each = step_batches // world
+    share = step_batches // world
     for step, first in enumerate(range(0, len(in_order), step_batches)):
         wanted = in_order[first : first + step_batches]
-        got = [batches[step * each : (step + 1) * each] for batches in ranks]
+        got = [batches[step * share : (step + 1) * share] for batches in ranks]
         assert sorted(wanted) == sorted(chain.from_iterable(got)), f"world size {world}: step {step} has other batches"
-        even = len(wanted) < step_batches or {len(batches) for batches in got} == {each}
+        even = len(wanted) < step_batches or {len(batches) for batches in got} == {share}
         assert even, f"world size {world}: ranks get {[len(batches) for batches in got]} batches of step {step}"
-    left = [len(batches) for batches in ranks if len(batches) > -(-len(in_order) // step_batches) * each]
+    left = [len(batches) for batches in ranks if len(batches) > -(-len(in_order) // step_batches) * share]
     assert not left, f"world size {world}: ranks go on for {left} steps, after the last optimizer step"
 
 

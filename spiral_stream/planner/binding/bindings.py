@@ -267,10 +267,10 @@ def _need_even(bound: Bound) -> None:
         )
         raise BindError(msg)
     if bound.steps is not None and bound.steps * group % step_batches:
-        each = step_batches // group
+        share = step_batches // group
         msg = (
-            f"bind: steps_per_epoch={bound.steps:,} ends an epoch inside an optimizer step of {each:,} batches per rank. Give a "
-            f"multiple of {each:,}, such as {-(-bound.steps // each) * each:,}"
+            f"bind: steps_per_epoch={bound.steps:,} ends an epoch inside an optimizer step of {share:,} batches per rank. Give a "
+            f"multiple of {share:,}, such as {-(-bound.steps // share) * share:,}"
         )
         raise BindError(msg)
 
