@@ -111,7 +111,7 @@ class BatchCosts:
         """Return what has to be computed before a cost is known, in words; None if all of it is stored."""
         stages = self._stages
         made = [key for key in self._reader.lineage.rests_on(self._keys) if isinstance(key, Made)]
-        for key in sorted(made, key=lambda each: (each.at, each.name)):
+        for key in sorted(made, key=lambda made_key: (made_key.at, made_key.name)):
             step = stages.maps[key.at]
             built = any(stage.name == key.name and is_built(stages, stage) for stage in stages.tokens)
             if key in stages.cached or built or isinstance(step, SampleColumns):
