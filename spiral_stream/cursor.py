@@ -5,7 +5,7 @@ every rank and for every world size. Saving and loading it costs the same wherev
 (world size, merge) that the run has used, maps steps to batches (docs/decisions/0025). The place after an epoch's last batch is
 the start of the next epoch (docs/decisions/0018). The whole saved state of a stream is `planner.state.saved_state.SavedState`.
 
-A run that binds how many batches an optimizer step has (docs/decisions/0086) delivers the batches of a step in another order.
+A run that binds how many batches an optimizer step has (docs/decisions/0087) delivers the batches of a step in another order.
 Then numbers here count delivery, and only at the borders of those steps do they say which batches were delivered.
 """
 

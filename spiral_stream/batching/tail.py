@@ -9,7 +9,7 @@ Each step takes ``merge`` consecutive batches per rank, so a *group* of ``world_
 
 Tail rules are usable as bare names and called: ``last=DropPartial`` and ``last=DropPartial()`` are the same plan.
 
-Where a run binds how many batches an optimizer step has, the rules hold for optimizer steps (docs/decisions/0086).
+Where a run binds how many batches an optimizer step has, the rules hold for optimizer steps (docs/decisions/0087).
 
 Under a budget, the last two batches are evened out before the rule sees them (`cutting.even_end`).
 

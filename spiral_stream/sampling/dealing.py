@@ -4,7 +4,7 @@ The set of a step is fixed: its ``step_batches`` neighbours in the global sequen
 microstep, for the one whose batches cost most. So the batches are sorted by cost and cut into stripes, one per microstep: all
 ranks work on batches of neighbouring cost at the same time. Inside a stripe the costliest batch goes to the rank whose
 batches so far cost least (longest processing time first, Graham 1969), so the sums per rank come close too. Ties go by
-position and by rank. The deal follows from the costs, the ranks and ``merge`` alone (docs/decisions/0086).
+position and by rank. The deal follows from the costs, the ranks and ``merge`` alone (docs/decisions/0087).
 
 Cost: 0.3 us per batch and rank of a stripe.
 """

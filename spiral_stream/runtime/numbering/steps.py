@@ -1,7 +1,7 @@
 """Which batches a rank delivers at each step, and whether the epoch has a further step.
 
 A pass walks the steps ahead of the loop (`due`, in the feeder), so the end is known one step early. A step is delivered
-only if its batches exist (docs/decisions/0023), and a microstep only if those of its optimizer step do (docs/decisions/0086).
+only if its batches exist (docs/decisions/0023), and a microstep only if those of its optimizer step do (docs/decisions/0087).
 The place after the last step is the start of the next epoch (docs/decisions/0018).
 """
 
