@@ -4,6 +4,7 @@
 been built. Dagster's own ``eager()`` looks at neither data versions nor code versions.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -53,22 +54,35 @@ def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any ent
 
 
 def rebuild_sensor(
-    name: str = "rebuild_what_changed", *, running: bool = True
+    name: str = "rebuild_what_changed",
+    *,
+    running: bool = True,
+    catalog: str | None = None,
+    others: Sequence[str] = (),
 ) -> dg.AutomationConditionSensorDefinition:
     """Return the sensor that evaluates the condition of statistics, indexes, caches and streams; on by default.
 
     Args:
         name: of the sensor.
         running: whether it is on until somebody turns it off.
+        catalog: of the assets, where a location has several; None for assets of any.
+        others: catalogs whose assets it leaves to sensors of their own.
 
     Examples:
         >>> from spiral_assets.automation import rebuild_sensor
         >>> rebuild_sensor(running=False).name
         'rebuild_what_changed'
     """
+    target: dg.AssetSelection = dg.AssetSelection.groups(*AUTOMATED)
+    for group in AUTOMATED:
+        target = target | dg.AssetSelection.tag(conventions.MOVED, group)
+    if catalog is not None:
+        target = target & dg.AssetSelection.tag(conventions.CATALOG_OF, catalog)
+    for other in others:
+        target = target - dg.AssetSelection.tag(conventions.CATALOG_OF, other)
     return dg.AutomationConditionSensorDefinition(
         name,
-        target=dg.AssetSelection.groups(*AUTOMATED),
+        target=target,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         minimum_interval_seconds=EVERY_S,
         description="Rebuild what has a new plan or new data.",

@@ -12,6 +12,7 @@ import dagster as dg
 
 from spiral_assets import conventions
 from spiral_assets.caching import complete
+from spiral_assets.catalogs import in_catalog_of
 from spiral_assets.facts.findings import missing, mixed, refused, warned
 from spiral_assets.facts.seen_rows import unseen
 from spiral_assets.named import Plan
@@ -43,6 +44,7 @@ def identity_check(
     """
 
     @dg.asset_check(asset=asset, name=name, blocking=True, description=description)
+    @in_catalog_of(asset)
     def identity_is_unique(catalog: CatalogResource) -> dg.AssetCheckResult:
         return unique(catalog.open(), relation)
 
@@ -66,6 +68,7 @@ def schema_check(asset: dg.AssetsDefinition, relation: str, declared: Mapping[st
     @dg.asset_check(
         asset=asset, blocking=True, description="The columns have the types that the plans were written for."
     )
+    @in_catalog_of(asset)
     def schema_is_as_declared(catalog: CatalogResource) -> dg.AssetCheckResult:
         return as_declared(catalog.open(), relation, declared)
 
@@ -90,6 +93,7 @@ def cache_check(asset: dg.AssetsDefinition, plan: Plan) -> dg.AssetChecksDefinit
     @dg.asset_check(
         asset=asset, blocking=True, description="The cache holds every row of the relation as it is registered now."
     )
+    @in_catalog_of(asset)
     def cache_is_complete(catalog: CatalogResource) -> dg.AssetCheckResult:
         with plan(catalog.open()).to_numpy() as stream:
             return complete(stream)
@@ -174,6 +178,7 @@ def missing_values_check(
     """
 
     @dg.asset_check(asset=asset, name=name, description=f"At most {limit:.0%} of a column's values are null or NaN.")
+    @in_catalog_of(asset)
     def few_values_are_missing(catalog: CatalogResource) -> dg.AssetCheckResult:
         return missing(catalog.open(), relation, limit, limits or {})
 
@@ -203,6 +208,7 @@ def skew_check(
         name=name or f"{column}_is_mixed",
         description=f"Each storage shard has a mix of {column} similar to the whole, so blocks of a few shards shuffle well.",
     )
+    @in_catalog_of(asset)
     def is_mixed(catalog: CatalogResource) -> dg.AssetCheckResult:
         return mixed(catalog.open(), relation, column, limit)
 
@@ -227,6 +233,7 @@ def import_check(
     """
 
     @dg.asset_check(asset=asset, name=name, description=f"At most {limit:.0%} of the rows could not be read.")
+    @in_catalog_of(asset)
     def few_rows_were_refused(catalog: CatalogResource) -> dg.AssetCheckResult:
         return refused(catalog.open(), relation, limit)
 
@@ -270,6 +277,7 @@ def unseen_check(
         blocking=blocking,
         description=f"The model was trained on no row of {relation}, by identity.",
     )
+    @in_catalog_of(asset)
     def no_row_was_seen(catalog: CatalogResource) -> dg.AssetCheckResult:
         return unseen(catalog.open(), recorded, relation, trust)
 
@@ -298,6 +306,7 @@ def explain_check(
     """
 
     @dg.asset_check(asset=asset, name=name, description="EXPLAIN DATA of the streams has no warning.")
+    @in_catalog_of(asset)
     def explains_without_a_warning(catalog: CatalogResource) -> dg.AssetCheckResult:
         opened, lines = catalog.open(), []
         for each, plan in plans.items():

@@ -22,6 +22,10 @@ TRAINING: Final = "training"
 
 DATA_TEAM: Final = ("team:data",)
 TRAINING_TEAM: Final = ("team:training",)
+MOVED: Final = "spiral/group"  # tag of an asset in another group than Spiral's, by which automation and jobs find it
+CATALOG_OF: Final = (
+    "spiral/catalog"  # tag and metadata of an asset in another catalog than that of the resource ``catalog``
+)
 DOMAIN: Final = "domain"  # tag by which jobs select what belongs together
 
 Dep = dg.AssetsDefinition | dg.AssetSpec | dg.AssetKey | str

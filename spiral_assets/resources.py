@@ -1,10 +1,13 @@
 """Resources: the catalog, and the folder of checkpoints."""
 
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from pydantic import Field
+
+from spiral_assets.catalogs import CATALOG, runs_key
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -52,12 +55,13 @@ class RunsResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields
         return Path(self.root) / "checkpoints" / run / str(context.asset_key.path[-1])
 
 
-def standard_resources(catalog: str | None = None, root: str | None = None) -> dict[str, Any]:
+def standard_resources(catalog: str | None = None, root: str | None = None, name: str = CATALOG) -> dict[str, Any]:
     """Return the resources that the assets ask for: the catalog, the folder of checkpoints, and Dagster's Pipes.
 
     Args:
         catalog: folder or URI of the catalog; None for ``$SPIRAL_CATALOG``.
         root: checkpoints lie in its folder ``checkpoints``; None for ``$SPIRAL_DATA_ROOT``.
+        name: of the catalog, by which components name it, where a location has several.
 
     Examples:
         >>> from spiral_assets.resources import standard_resources
@@ -65,7 +69,13 @@ def standard_resources(catalog: str | None = None, root: str | None = None) -> d
         ['catalog', 'pipes', 'runs']
     """
     return {
-        "catalog": CatalogResource(uri=catalog or dg.EnvVar("SPIRAL_CATALOG")),
-        "runs": RunsResource(root=root or dg.EnvVar("SPIRAL_DATA_ROOT")),
-        "pipes": dg.PipesSubprocessClient(),
+        name: CatalogResource(uri=catalog or dg.EnvVar("SPIRAL_CATALOG")),
+        runs_key(name): RunsResource(root=root or dg.EnvVar("SPIRAL_DATA_ROOT")),
+        "pipes": _pipes(),
     }
+
+
+@lru_cache(1)
+def _pipes() -> dg.PipesSubprocessClient:
+    """One for all catalogs: definitions that are merged may not differ in a resource."""
+    return dg.PipesSubprocessClient()

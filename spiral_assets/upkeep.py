@@ -1,6 +1,6 @@
 """What keeps a code location in order: caches that nobody uses are removed, and failed runs are reported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -8,6 +8,7 @@ import dagster as dg
 
 from spiral_assets import automation
 from spiral_assets.caching import TRUSTED
+from spiral_assets.catalogs import CATALOG, renamed
 from spiral_assets.facts import reports
 from spiral_assets.resources import CatalogResource
 
@@ -26,6 +27,7 @@ def retention_job(
     schedule: str | None = WEEKLY,
     trust: tuple[str, ...] = (),
     running: bool = True,
+    catalog: str = CATALOG,
 ) -> dg.Definitions:
     """Return the job ``remove_dead_caches`` and its schedule.
 
@@ -37,6 +39,7 @@ def retention_job(
         schedule: cron expression; None for a job without a schedule.
         trust: modules whose functions saved plans may name; a plan that cannot be read keeps everything of its relations.
         running: whether the schedule is on until somebody turns it off.
+        catalog: key of the resource that is the catalog; another than ``catalog`` stands in the names.
 
     Examples:
         >>> from spiral_assets.upkeep import retention_job
@@ -45,7 +48,8 @@ def retention_job(
         True
     """
 
-    @dg.op(description="Remove what no saved stream names and no relation has.")
+    @dg.op(name=_named("remove_dead", catalog), description="Remove what no saved stream names and no relation has.")
+    @renamed(catalog)
     def remove_dead(context: dg.OpExecutionContext, catalog: CatalogResource) -> None:
         found = catalog.open().caches(
             remove_dead=True, older_than=timedelta(days=older_than_days), trust=(*TRUSTED, *trust)
@@ -61,7 +65,11 @@ def retention_job(
             }
         )
 
-    @dg.job(description="Remove caches and derived data that nobody uses.", executor_def=dg.in_process_executor)
+    @dg.job(
+        name=_named("remove_dead_caches", catalog),
+        description="Remove caches and derived data that nobody uses.",
+        executor_def=dg.in_process_executor,
+    )
     def remove_dead_caches() -> None:
         remove_dead()
 
@@ -71,7 +79,10 @@ def retention_job(
         if schedule is None
         else [
             dg.ScheduleDefinition(
-                name="weekly_removal", job=remove_dead_caches, cron_schedule=schedule, default_status=status
+                name=_named("weekly_removal", catalog),
+                job=remove_dead_caches,
+                cron_schedule=schedule,
+                default_status=status,
             )
         ]
     )
@@ -89,12 +100,18 @@ def _row(each: "spiral.results.PreparedData") -> dict[str, Any]:
     }
 
 
-def failure_sensor(alert: Alert, *, running: bool = True) -> dg.SensorDefinition:
+def _named(name: str, catalog: str) -> str:
+    """Return the name of a job, a schedule or a sensor of a catalog."""
+    return name if catalog == CATALOG else f"{name}_{catalog}"
+
+
+def failure_sensor(alert: Alert, *, running: bool = True, name: str = "tell_failures") -> dg.SensorDefinition:
     """Return the sensor ``tell_failures``, which calls a function of yours for each failed run.
 
     Args:
         alert: gets ``run_id``, ``job``, ``error``, ``assets`` and ``tags`` in one dictionary; it may send a message.
         running: whether it is on until somebody turns it off.
+        name: of the sensor.
 
     Examples:
         >>> from spiral_assets.upkeep import failure_sensor
@@ -103,7 +120,7 @@ def failure_sensor(alert: Alert, *, running: bool = True) -> dg.SensorDefinition
     """
 
     @dg.run_failure_sensor(
-        name="tell_failures",
+        name=name,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description="Tell somebody about each failed run.",
     )
@@ -123,7 +140,12 @@ def failure_sensor(alert: Alert, *, running: bool = True) -> dg.SensorDefinition
 
 
 def upkeep(
-    *, retention: dg.Definitions | None = None, alert: Alert | None = None, rebuilding: bool = True
+    *,
+    retention: dg.Definitions | None = None,
+    alert: Alert | None = None,
+    rebuilding: bool = True,
+    catalog: str = CATALOG,
+    others: Sequence[str] = (),
 ) -> dg.Definitions:
     """Return the automation sensor, the retention job, and the failure sensor of a code location.
 
@@ -131,6 +153,8 @@ def upkeep(
         retention: from `retention_job`; None for none.
         alert: gets each failed run; None for no sensor.
         rebuilding: whether the sensor that rebuilds what changed is on until somebody turns it off.
+        catalog: whose assets are rebuilt; ``catalog`` rebuilds those of all but the others.
+        others: catalogs with sensors of their own.
 
     Examples:
         >>> from spiral_assets.upkeep import retention_job, upkeep
@@ -138,7 +162,9 @@ def upkeep(
         >>> [job.name for job in defs.jobs], [sensor.name for sensor in defs.sensors]
         (['remove_dead_caches'], ['rebuild_what_changed', 'tell_failures'])
     """
-    sensors: list[Any] = [automation.rebuild_sensor(running=rebuilding)]
+    only = None if catalog == CATALOG else catalog
+    rebuilds = _named("rebuild_what_changed", catalog)
+    sensors: list[Any] = [automation.rebuild_sensor(rebuilds, running=rebuilding, catalog=only, others=others)]
     if alert is not None:
-        sensors.append(failure_sensor(alert))
+        sensors.append(failure_sensor(alert, name=_named("tell_failures", catalog)))
     return dg.Definitions.merge(dg.Definitions(sensors=sensors), *([] if retention is None else [retention]))

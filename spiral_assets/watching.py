@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import dagster as dg
 
 from spiral_assets import conventions
+from spiral_assets.catalogs import CATALOG, renamed
 from spiral_assets.relations.looks import LOOK_TAG, MANIFEST_TAG, look
 from spiral_assets.relations.sources import Declared
 from spiral_assets.resources import CatalogResource
@@ -44,9 +45,17 @@ class Watched:
 
     relation: str
     source: Declared
+    key: dg.AssetKey | None = None
+
+    @property
+    def asset(self) -> dg.AssetKey:
+        """The asset that registers it; by default Spiral's key of the relation."""
+        return self.key or conventions.relation_key(self.relation)
 
 
-def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, running: bool = True) -> dg.SensorDefinition:
+def watch_sensor(
+    name: str, relations: Sequence[Watched], *, every_s: int, running: bool = True, catalog: str = CATALOG
+) -> dg.SensorDefinition:
     """Return the sensor ``watch_<name>``, which requests one run for all relations whose source is not what is registered.
 
     Args:
@@ -54,6 +63,7 @@ def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, runni
         relations: whose sources are looked at.
         every_s: seconds between two looks.
         running: whether it is on until somebody turns it off.
+        catalog: key of the resource that is their catalog.
 
     Examples:
         >>> from spiral_assets.watching import Watched, watch_sensor
@@ -61,14 +71,16 @@ def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, runni
         >>> watch_sensor("shop.photos", [Watched("shop.photos", source)], every_s=60).name
         'watch_shop_photos'
     """
+    keys_by_name = {each.relation: each.asset for each in relations}
 
     @dg.sensor(
         name=f"watch_{re.sub('[^A-Za-z0-9_]', '_', name)}",
-        target=dg.AssetSelection.assets(*(conventions.relation_key(each.relation) for each in relations)),
+        target=dg.AssetSelection.assets(*keys_by_name.values()),
         minimum_interval_seconds=every_s,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description="Register what changed in its source, all of it in one run.",
     )
+    @renamed(catalog)
     def watch(context: dg.SensorEvaluationContext, catalog: CatalogResource) -> dg.SensorResult:
         opened, before = catalog.open(), _Requested.of(context.cursor)
         now, away = _looks(relations, opened)
@@ -77,7 +89,7 @@ def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, runni
         if away and not now:
             msg = f"no source could be looked at; {next(iter(away))}: {next(iter(away.values()))}"
             raise dg.Failure(msg)
-        registered = _registered(context.instance, opened, now)
+        registered = _registered(context.instance, opened, {name: keys_by_name[name] for name in now})
         differ = {name: look for name, look in now.items() if look != registered.get(name)}
         before = before.without(set(now) - set(differ))
         due = sorted(name for name, look in differ.items() if before.is_due(context.instance, name, look, every_s))
@@ -86,7 +98,7 @@ def watch_sensor(name: str, relations: Sequence[Watched], *, every_s: int, runni
             missed = f"; could not look at {', '.join(sorted(away))}" if away else ""
             return dg.SensorResult(skip_reason=f"no source changed{waiting}{missed}", cursor=before.cursor())
         key, after = before.asking({name: differ[name] for name in due})
-        keys = [conventions.relation_key(name) for name in due]
+        keys = [keys_by_name[name] for name in due]
         return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key, asset_selection=keys)], cursor=after.cursor())
 
     return watch
@@ -103,9 +115,11 @@ def _looks(relations: Sequence[Watched], catalog: "spiral.Catalog") -> tuple[dic
     return now, away
 
 
-def _registered(instance: dg.DagsterInstance, catalog: "spiral.Catalog", names: Mapping[str, str]) -> dict[str, str]:
+def _registered(
+    instance: dg.DagsterInstance, catalog: "spiral.Catalog", keys: Mapping[str, dg.AssetKey]
+) -> dict[str, str]:
     """Return the look that each relation was registered by; none for one that the catalog does not have as it was registered."""
-    present, tables = {conventions.relation_key(name): name for name in names}, set(catalog.tables())
+    present, tables = {key: name for name, key in keys.items()}, set(catalog.tables())
     found = {}
     for record in instance.get_asset_records(list(present)):
         name, last = present[record.asset_entry.asset_key], record.asset_entry.last_materialization

@@ -29,6 +29,7 @@ from spiral_assets import need_dagster
 need_dagster()  # the rooms below would say it worse
 
 from spiral_assets.assets.cache import cache_asset, cache_assets
+from spiral_assets.assets.hooks import AssetProps, Hooks
 from spiral_assets.assets.measure import Check, measure_assets
 from spiral_assets.assets.registered import registered_asset
 from spiral_assets.assets.relation import Limits, relation_assets
@@ -39,7 +40,9 @@ from spiral_assets.assets.video_index import video_index_assets
 from spiral_assets.named import Named, Plan, SavedPlan
 
 __all__ = [
+    "AssetProps",
     "Check",
+    "Hooks",
     "Limits",
     "Named",
     "Plan",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from spiral_assets import automation, conventions
+from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.caching import EXECUTORS, build
 from spiral_assets.checks import cache_check
 from spiral_assets.code_versions import code_version_of
@@ -31,6 +32,7 @@ def cache_asset(
     workers: int | None = None,
     fresh_within_h: float | None = None,
     automated: bool = True,
+    hooks: Hooks = PLAIN,
 ) -> dg.AssetsDefinition:
     """Return the asset ``caches/<name>``, which builds the caches of one plan shard by shard.
 
@@ -52,6 +54,7 @@ def cache_asset(
         workers: how many work at a time.
         fresh_within_h: hours within which it must have been built; None for no policy.
         automated: whether it is rebuilt when its plan or its data is new.
+        hooks: what a component changes of the asset.
 
     Raises:
         DagsterInvalidDefinitionError: the executor is unknown, or the plan's function is not found.
@@ -67,25 +70,26 @@ def cache_asset(
         msg = f"cache {name!r}: executor {executor!r} is unknown. Give one of {', '.join(EXECUTORS)}"
         raise dg.DagsterInvalidDefinitionError(msg)
 
-    @dg.asset(
+    spec = dg.AssetSpec(
         key=conventions.cache_key(name),
         group_name=conventions.CACHES,
         kinds={"lance"},
-        owners=owners,
+        owners=list(owners),
         tags=conventions.domain_tag(domain),
         description=description,
         code_version=code_version_of(plan) if code_version is None else code_version,
         deps=conventions.keys(deps),
-        pool=conventions.pool_of(name),
         automation_condition=automation.rebuild() if automated else None,
         freshness_policy=automation.freshness(fresh_within_h),
     )
+
     def cache(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
         with plan(opened).to_numpy() as stream:
             return build(context, opened, stream, metadata, executor=executor, workers=workers)
 
-    return cache
+    about = {"name": name, "domain": domain, "executor": executor, "deps": [*map(str, deps)]}
+    return hooks.asset(AssetProps("cache", about, spec), cache, pool=conventions.pool_of(name))
 
 
 def cache_assets(name: str, *, plan: Plan, **options: Any) -> dg.Definitions:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 import dagster as dg
 
 from spiral_assets import automation, conventions, pages
+from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
+from spiral_assets.catalogs import in_catalog_of
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.resources import CatalogResource
@@ -61,6 +63,7 @@ def own_check(asset: dg.AssetsDefinition, check: Check) -> dg.AssetChecksDefinit
         description=check.description or None,
         additional_deps=conventions.keys(check.deps) or None,
     )
+    @in_catalog_of(asset)
     def checked(catalog: CatalogResource) -> dg.AssetCheckResult:
         return check.function(catalog.open())
 
@@ -77,6 +80,7 @@ def measure_assets(
     checks: Sequence[Check] = (),
     owners: Sequence[str] = DATA_TEAM,
     automated: bool = True,
+    hooks: Hooks = PLAIN,
 ) -> dg.Definitions:
     """Return the asset ``stats/<key>``, whose metadata a function of yours measures, and its checks.
 
@@ -90,6 +94,7 @@ def measure_assets(
         checks: of your own.
         owners: of the asset.
         automated: whether it is measured again when its code or its data is new.
+        hooks: what a component changes of the asset.
 
     Examples:
         >>> from spiral_assets.assets import Named, measure_assets
@@ -98,22 +103,24 @@ def measure_assets(
         >>> [asset.key.to_user_string() for asset in made.assets]
         ['stats/shop/lengths']
     """
-
-    @dg.asset(
+    spec = dg.AssetSpec(
         key=[conventions.STATS, *key.split("/")],
         group_name=conventions.STATS,
         kinds={"arrow"},
-        owners=owners,
+        owners=list(owners),
         tags=conventions.domain_tag(domain),
         description=description,
         code_version=code_version_of(measure),
         deps=conventions.keys(deps),
         automation_condition=automation.rebuild() if automated else None,
     )
+
     def measured(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         version, metadata = measure(catalog.open())
         return dg.MaterializeResult(
             data_version=dg.DataVersion(version), metadata=pages.with_pictures(context, key, metadata)
         )
 
-    return dg.Definitions(assets=[measured], asset_checks=[own_check(measured, each) for each in checks])
+    about = {"name": key, "namespace": key.rpartition("/")[0], "domain": domain, "deps": [*map(str, deps)]}
+    asset = hooks.asset(AssetProps("measure", about, spec), measured)
+    return dg.Definitions(assets=[asset], asset_checks=[own_check(asset, each) for each in checks])

@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from spiral_assets import conventions
+from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks, namespace
 from spiral_assets.conventions import DATA_TEAM
 from spiral_assets.relations.registration import page
 from spiral_assets.resources import CatalogResource
@@ -18,6 +19,7 @@ def registered_asset(
     description: str = "",
     domain: str = "",
     owners: Sequence[str] = DATA_TEAM,
+    hooks: Hooks = PLAIN,
 ) -> dg.AssetsDefinition:
     """Return the asset ``catalog/<name>`` of a relation that the catalog has. A run takes its data as it is now.
 
@@ -29,6 +31,7 @@ def registered_asset(
         description: shown in the UI.
         domain: tag by which jobs select the asset.
         owners: of the asset.
+        hooks: what a component changes of the asset.
 
     Examples:
         >>> from spiral_assets.assets import registered_asset
@@ -41,19 +44,21 @@ def registered_asset(
         "dagster/uri": facts.get("place"),
     }
 
-    @dg.asset(
+    spec = dg.AssetSpec(
         key=conventions.relation_key(name),
         group_name=conventions.CATALOG,
         kinds=conventions.icon(facts.get("kind")),
-        owners=owners,
+        owners=list(owners),
         tags=conventions.domain_tag(domain),
         description=description
         or f"The relation {name}, as it was registered in the catalog. A run takes its present data.",
         metadata={name: value for name, value in metadata.items() if value},
     )
+
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
         opened.refresh(name, same_bytes=True)
         return page(context, opened, name, {})
 
-    return relation
+    about = {"name": name, "namespace": namespace(name), "domain": domain, **facts}
+    return hooks.asset(AssetProps("relation", about, spec), relation)

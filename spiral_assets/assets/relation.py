@@ -7,6 +7,7 @@ from typing import Any, Final, final
 import dagster as dg
 
 from spiral_assets import automation, conventions, pages
+from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks, namespace
 from spiral_assets.assets.measure import Check, own_check
 from spiral_assets.checks import (
     identity_check,
@@ -100,6 +101,7 @@ def relation_assets(
     compare_bytes: bool = True,
     watch_s: int | None = None,
     fresh_within_h: float | None = None,
+    hooks: Hooks = PLAIN,
 ) -> dg.Definitions:
     """Return the assets ``catalog/<name>`` and ``stats/<name>/shard_stats`` of a relation, and its checks.
 
@@ -128,6 +130,7 @@ def relation_assets(
             first registration reads all files once.
         watch_s: seconds between two looks of a sensor at the source; None for no sensor.
         fresh_within_h: hours within which it must have been registered; None for no policy.
+        hooks: what a component changes of the assets.
 
     Examples:
         >>> from spiral_assets.assets import relation_assets
@@ -144,25 +147,89 @@ def relation_assets(
         ['identity_is_unique', 'labels_are_mixed']
     """
     limits, source = limits or Limits(), declared(source)
+    roles = Roles(labels, origins, along)
     registration = Registration(
         name, identity, shard, dict(semantic or {}), dict(descriptions or {}), compare_bytes=compare_bytes
     )
-    watched = watch_s is not None
-    asset = _relation(registration, source, description, deps, domain, owners, fresh_within_h, watched=watched)
-    found: list[Any] = [asset]
+    about = {
+        "name": name,
+        "namespace": namespace(name),
+        "kind": kind_of(source),
+        "path": pages.definition_metadata(name, source if isinstance(source, Mapping) else {}).get("dagster/uri"),
+        "identity": identity,
+        "labels": list(labels),
+        "origins": list(origins),
+        "semantic": registration.semantic,
+        "domain": domain,
+    }
+    asset = _relation(
+        registration,
+        source,
+        description,
+        deps,
+        domain,
+        owners,
+        fresh_within_h,
+        about,
+        hooks,
+        watched=watch_s is not None,
+    )
     tests = [identity_check(asset, name)]
     if columns:
         tests.append(schema_check(asset, name, columns))
     if limits.references:
         pictures = [column for column, kind in registration.semantic.items() if kind == relation_checks.JPEG]
         tests += [relation_checks.references_check(asset, name, each, limits.references) for each in pictures]
-    tests += [*_changes(asset, name, limits), *(own_check(asset, each) for each in checks)]
-    if statistics:
-        stats = _statistics(name, Roles(labels, origins, along), asset, domain, owners)
-        found.append(stats)
-        tests += _spread_checks(stats, name, Roles(labels, origins, along), limits)
-    sensors = [watch_sensor(name, [Watched(name, source)], every_s=watch_s)] if watch_s is not None else []
-    return dg.Definitions(assets=found, asset_checks=tests, sensors=sensors)
+    measured = measured_assets(
+        asset,
+        name,
+        roles,
+        limits,
+        checks=checks,
+        statistics=statistics,
+        domain=domain,
+        owners=owners,
+        about=about,
+        hooks=hooks,
+    )
+    watched = [Watched(name, source, asset.key)]
+    sensors = [] if watch_s is None else [watch_sensor(name, watched, every_s=watch_s, catalog=hooks.catalog)]
+    registered = dg.Definitions(assets=[asset], asset_checks=tests, sensors=sensors)
+    return dg.Definitions.merge(registered, measured)
+
+
+def measured_assets(
+    asset: dg.AssetsDefinition,
+    name: str,
+    roles: Roles,
+    limits: Limits,
+    *,
+    checks: Sequence[Check],
+    statistics: bool,
+    domain: str,
+    owners: Sequence[str],
+    about: Mapping[str, Any],
+    hooks: Hooks,
+) -> dg.Definitions:
+    """Return the statistics of a relation, and the checks of what it has.
+
+    Args:
+        asset: the relation, whoever registers it.
+        name: of the relation.
+        roles: of its columns.
+        limits: what the checks allow.
+        checks: of your own.
+        statistics: whether to measure it.
+        domain: tag by which jobs select the assets.
+        owners: of the assets.
+        about: what templates know of it.
+        hooks: what a component changes of the assets.
+    """
+    tests = [*_changes(asset, name, limits), *(own_check(asset, each) for each in checks)]
+    if not statistics:
+        return dg.Definitions(asset_checks=tests)
+    stats = _statistics(name, roles, asset, domain, owners, about, hooks)
+    return dg.Definitions(assets=[stats], asset_checks=[*tests, *_spread_checks(stats, name, roles, limits)])
 
 
 def _relation(
@@ -173,6 +240,8 @@ def _relation(
     domain: str,
     owners: Sequence[str],
     fresh_within_h: float | None,
+    about: Mapping[str, Any],
+    hooks: Hooks,
     *,
     watched: bool,
 ) -> dg.AssetsDefinition:
@@ -180,17 +249,18 @@ def _relation(
     kind = kind_of(source)
     metadata = pages.definition_metadata(registration.name, source if isinstance(source, Mapping) else {})
 
-    @dg.asset(
+    spec = dg.AssetSpec(
         key=conventions.relation_key(registration.name),
         group_name=conventions.CATALOG,
         kinds=conventions.icon(kind),
-        owners=owners,
+        owners=list(owners),
         tags=conventions.domain_tag(domain),
         description=description or f"The relation {registration.name}, as its source is now.",
         metadata=metadata,
         deps=conventions.keys(deps),
         freshness_policy=automation.freshness(fresh_within_h),
     )
+
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
         seen = looks.before_reading(source, opened, watched=watched)
@@ -198,24 +268,30 @@ def _relation(
         tags = looks.tags(opened, registration.name, seen)
         return page(context, opened, registration.name, registration.descriptions, tags=tags)
 
-    return relation
+    return hooks.asset(AssetProps("relation", about, spec), relation)
 
 
 def _statistics(
-    name: str, roles: Roles, asset: dg.AssetsDefinition, domain: str, owners: Sequence[str]
+    name: str,
+    roles: Roles,
+    asset: dg.AssetsDefinition,
+    domain: str,
+    owners: Sequence[str],
+    about: Mapping[str, Any],
+    hooks: Hooks,
 ) -> dg.AssetsDefinition:
     """The asset that measures a relation."""
-
-    @dg.asset(
+    spec = dg.AssetSpec(
         key=conventions.stats_key(name),
         group_name=conventions.STATS,
         kinds={"arrow"},
-        owners=owners,
+        owners=list(owners),
         tags=conventions.domain_tag(domain),
         description="Rows, nulls, ranges and histograms of every column, per storage shard. Reads no payload.",
         deps=[asset],
         automation_condition=automation.rebuild(),
     )
+
     def shard_stats(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         import spiral_stream as spiral
 
@@ -233,7 +309,7 @@ def _statistics(
         version = dg.DataVersion(opened.entry(name).data_version)
         return dg.MaterializeResult(data_version=version, metadata=pages.statistics_page(context, report))
 
-    return shard_stats
+    return hooks.asset(AssetProps("relation", about, spec, "shard_stats"), shard_stats)
 
 
 def _changes(asset: dg.AssetsDefinition, name: str, limits: Limits) -> list[dg.AssetChecksDefinition]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import dagster as dg
 
 from spiral_assets import automation, conventions
+from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.checks import explain_check
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import TRAINING_TEAM, Deps
@@ -51,6 +52,7 @@ def stream_asset(
     owners: Sequence[str] = TRAINING_TEAM,
     fresh_within_h: float | None = None,
     automated: bool = True,
+    hooks: Hooks = PLAIN,
 ) -> dg.AssetsDefinition:
     """Return the asset ``streams/<name>``, which saves streams by name and shows EXPLAIN of the first.
 
@@ -64,6 +66,7 @@ def stream_asset(
         owners: of the asset.
         fresh_within_h: hours within which it must have been saved; None for no policy.
         automated: whether it is saved again when a plan or its data is new.
+        hooks: what a component changes of the asset.
 
     Examples:
         >>> from spiral_assets.assets import Named, SavedStream, stream_asset
@@ -73,12 +76,11 @@ def stream_asset(
         >>> run(asset)["open_it"]
         '...stream = catalog.open_stream("photos-train", epoch=0)...'
     """
-
-    @dg.asset(
+    spec = dg.AssetSpec(
         key=conventions.stream_key(name),
         group_name=conventions.STREAMS,
         kinds={"pytorch"},
-        owners=owners,
+        owners=list(owners),
         tags=conventions.domain_tag(domain),
         description=description,
         code_version="-".join(code_version_of(each.plan)[:16] for each in streams),
@@ -86,7 +88,8 @@ def stream_asset(
         automation_condition=automation.rebuild() if automated else None,
         freshness_policy=automation.freshness(fresh_within_h),
     )
-    def saved(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+
+    def saved(_: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
         with ExitStack() as stack:
             prepared = []
@@ -95,7 +98,8 @@ def stream_asset(
                 opened.save_stream(each.name, prepared[-1])
             return _saved(opened.uri, streams[0].name, prepared, metadata(*prepared))
 
-    return saved
+    about = {"name": name, "domain": domain, "streams": [each.name for each in streams], "deps": [*map(str, deps)]}
+    return hooks.asset(AssetProps("stream", about, spec), saved)
 
 
 def stream_assets(

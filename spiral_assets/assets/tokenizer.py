@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from spiral_assets import conventions
+from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.facts import reports
@@ -25,6 +26,7 @@ def tokenizer_asset(
     description: str = "A tokenizer, copied into the catalog. The same content gives the same data version.",
     domain: str = "",
     owners: Sequence[str] = DATA_TEAM,
+    hooks: Hooks = PLAIN,
 ) -> dg.AssetsDefinition:
     """Return the asset ``tokenizers/<name>``, which registers a tokenizer under its name; ``-`` becomes ``_`` in the key.
 
@@ -36,24 +38,25 @@ def tokenizer_asset(
         description: shown in the UI.
         domain: tag by which jobs select the asset.
         owners: of the asset.
+        hooks: what a component changes of the asset.
 
     Examples:
         >>> from spiral_assets.assets import tokenizer_asset
         >>> tokenizer_asset("llama-tokenizer", "$DATA/tokenizer.json").key.path
         ['tokenizers', 'llama_tokenizer']
     """
-
-    @dg.asset(
+    spec = dg.AssetSpec(
         key=conventions.tokenizer_key(name),
         group_name=conventions.TOKENIZERS,
         kinds={"huggingface"},
-        owners=owners,
+        owners=list(owners),
         tags=conventions.domain_tag(domain),
         description=description,
         code_version=source if isinstance(source, str) else code_version_of(source),
         deps=conventions.keys(deps),
     )
-    def tokenizer(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+
+    def tokenizer(_: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
         found = expanded(source) if isinstance(source, str) else source(opened)
         entry = opened.register_tokenizer(name, found, replace=True)
@@ -61,7 +64,8 @@ def tokenizer_asset(
             data_version=dg.DataVersion(entry.digest), metadata=_metadata(opened.uri, name, entry)
         )
 
-    return tokenizer
+    about = {"name": name, "domain": domain, "source": str(source), "deps": [*map(str, deps)]}
+    return hooks.asset(AssetProps("tokenizer", about, spec), tokenizer)
 
 
 def _metadata(catalog: str, name: str, entry: Any) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import create_model
 
 from spiral_assets import automation, conventions
+from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.assets.training_process import run_training
 from spiral_assets.caching import TRUSTED
 from spiral_assets.conventions import TRAINING_TEAM, Deps
@@ -38,6 +39,7 @@ def training_asset(
     fresh_within_h: float | None = None,
     record: bool = True,
     trust: Sequence[str] = (),
+    hooks: Hooks = PLAIN,
 ) -> dg.AssetsDefinition:
     """Return the asset ``models/<name>``, which trains in a process of its own through Dagster Pipes.
 
@@ -69,6 +71,7 @@ def training_asset(
         fresh_within_h: hours within which it must have been trained; None for no policy.
         record: whether the catalog records the run; it needs a catalog that the process can write to.
         trust: modules whose functions the saved stream's plan may name, where the page reads it.
+        hooks: what a component changes of the asset.
 
     Raises:
         DagsterInvalidDefinitionError: torchrun cannot start the command.
@@ -93,18 +96,17 @@ def training_asset(
     fields = config if isinstance(config, type) else config_of(name, config)
     trusted = (*trust, *(() if command else TRUSTED))
 
-    @dg.asset(
+    spec = dg.AssetSpec(
         key=key,
         group_name=conventions.TRAINING,
         kinds=set(kinds),
-        owners=owners,
+        owners=list(owners),
         tags=conventions.domain_tag(domain),
         description=description,
         deps=conventions.keys(deps),
-        check_specs=[dg.AssetCheckSpec(check, asset=key, description=about) for check, about in checks.items()],
-        retry_policy=dg.RetryPolicy(max_retries=retries),
         freshness_policy=automation.freshness(fresh_within_h),
     )
+
     def model(
         context: dg.AssetExecutionContext,
         config: fields,  # type: ignore[valid-type]  # Dagster reads the class when the asset is defined
@@ -132,7 +134,12 @@ def training_asset(
             tags=done.tags,
         )
 
-    return model
+    return hooks.asset(
+        AssetProps("model", {"name": name, "domain": domain, "processes": processes, "deps": [*map(str, deps)]}, spec),
+        model,
+        retry_policy=dg.RetryPolicy(max_retries=retries),
+        check_specs=[dg.AssetCheckSpec(check, asset=key, description=about) for check, about in checks.items()],
+    )
 
 
 def _declared(
@@ -206,7 +213,9 @@ def training_jobs(
     every = dg.AssetSelection.tag(conventions.DOMAIN, domain)
     prepare = dg.define_asset_job(
         f"prepare_{name}",
-        every - dg.AssetSelection.groups(conventions.TRAINING),
+        every
+        - dg.AssetSelection.groups(conventions.TRAINING)
+        - dg.AssetSelection.tag(conventions.MOVED, conventions.TRAINING),
         description="Register, check and measure relations, build caches, save streams.",
     )
     status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from spiral_assets import automation, conventions
+from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.assets.measure import Check, own_check
 from spiral_assets.caching import ReportedProgress
+from spiral_assets.catalogs import in_catalog_of
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.facts import reports
 from spiral_assets.relations.files import by_file
@@ -36,6 +38,7 @@ def video_index_assets(
     domain: str = "",
     owners: Sequence[str] = DATA_TEAM,
     automated: bool = True,
+    hooks: Hooks = PLAIN,
 ) -> dg.Definitions:
     """Return the assets ``caches/<name>`` and ``catalog/<index>``, and the check that every file is usable.
 
@@ -51,6 +54,7 @@ def video_index_assets(
         domain: tag by which jobs select the assets.
         owners: of the assets.
         automated: whether it is rebuilt when the relation's data is new.
+        hooks: what a component changes of the assets.
 
     Examples:
         >>> from spiral_assets.assets import video_index_assets
@@ -60,37 +64,45 @@ def video_index_assets(
     """
     options: dict[str, Any] = {
         "group_name": conventions.INDEXES,
-        "owners": owners,
+        "owners": list(owners),
         "tags": conventions.domain_tag(domain),
         "automation_condition": automation.rebuild() if automated else None,
     }
 
-    @dg.asset(  # type: ignore[untyped-decorator]  # options of any type
+    built = dg.AssetSpec(
         key=conventions.cache_key(name),
         kinds={"lance"},
         description="Presentation times, key frames and packets of every file, built by groups of storage shards. "
         "Files that are indexed already are skipped.",
         partitions_def=shard_groups(groups),
-        backfill_policy=dg.BackfillPolicy.single_run(),
         deps=[conventions.relation_key(relation), *conventions.keys(deps)],
-        pool=conventions.pool_of(name),
         **options,
     )
+
     def indexed(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         return _build(context, catalog.open(), relation, column, groups)
 
-    @dg.asset(  # type: ignore[untyped-decorator]
+    about = {"name": name, "relation": relation, "column": column, "index": index, "domain": domain}
+    asset = hooks.asset(
+        AssetProps("index", about, built),
+        indexed,
+        pool=conventions.pool_of(name),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    rows = dg.AssetSpec(
         key=conventions.relation_key(index),
         kinds={"arrow"},
         description="The video index as a relation: one row per file, including unusable files and the reason.",
-        deps=[indexed],
+        deps=[asset],
         **options,
     )
-    def shown(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
+
+    def registered(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         return _register(context, catalog.open(), relation, column, index, descriptions or {})
 
+    shown = hooks.asset(AssetProps("index", about, rows, "files"), registered)
     usable = _usable(shown, index)
-    return dg.Definitions(assets=[indexed, shown], asset_checks=[usable, *(own_check(shown, each) for each in checks)])
+    return dg.Definitions(assets=[asset, shown], asset_checks=[usable, *(own_check(shown, each) for each in checks)])
 
 
 def _build(
@@ -152,6 +164,7 @@ def _usable(asset: dg.AssetsDefinition, index: str) -> dg.AssetChecksDefinition:
         blocking=True,
         description="Every file exists and is complete H.264 video with timestamps.",
     )
+    @in_catalog_of(asset)
     def files_are_usable(catalog: CatalogResource) -> dg.AssetCheckResult:
         files = catalog.open().table(index).to_arrow().select(["file", "error"]).to_pylist()
         bad = [row for row in files if row["error"] is not None]

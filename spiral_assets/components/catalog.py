@@ -1,16 +1,20 @@
 """Where everything lies, in YAML."""
 
+from collections.abc import Iterator
+
 import dagster as dg
 from pydantic import Field
 
+from spiral_assets.catalogs import CATALOG
 from spiral_assets.components.face import Face
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.positions import Wrong
 from spiral_assets.resources import standard_resources
 
 
 @example(path="/data/catalog", root="/data")
 class Catalog(Face):
-    """Where the catalog and the checkpoints of a code location lie. One per location; its runs have one process.
+    """Where a catalog and its checkpoints lie. A second one of a location has a name; runs have one process.
 
     Examples:
         >>> defs = load('''
@@ -21,6 +25,9 @@ class Catalog(Face):
         ['catalog', 'pipes', 'runs']
     """
 
+    name: str = Field(
+        default=CATALOG, description="Components name it (catalog: ...), where a location has several catalogs."
+    )
     path: str | None = Field(
         default=None,
         description="Folder or URI of the catalog; null is $SPIRAL_CATALOG. Caches lie under $SPIRAL_CACHE, or next to it.",
@@ -29,6 +36,11 @@ class Catalog(Face):
         default=None, description="Checkpoints lie in its folder checkpoints; null is $SPIRAL_DATA_ROOT."
     )
 
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        if not self.name.isidentifier():
+            yield Wrong(("name",), f"{self.name!r} is no key of a resource: letters, digits and _ only. Rename it")
+
     def catalog_location(self) -> str | None:
         """Return where the catalog lies; None if the environment says it."""
         return self.path
@@ -36,4 +48,6 @@ class Catalog(Face):
     def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the resources and the executor."""
         del context
-        return dg.Definitions(resources=standard_resources(self.path, self.root), executor=dg.in_process_executor)
+        return dg.Definitions(
+            resources=standard_resources(self.path, self.root, self.name), executor=dg.in_process_executor
+        )

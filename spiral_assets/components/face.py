@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from spiral_assets.catalogs import CATALOG
 from spiral_assets.reading.attributes import strict_model
 from spiral_assets.reading.location import Path, need_sound_location
 from spiral_assets.reading.positions import Wrong, placed, refuse
@@ -75,6 +76,10 @@ class Face(dg.Component, dg.Model, dg.Resolvable):
     def needed_assets(self) -> Sequence[tuple[Path, str]]:
         """Return the assets that the location must have: the keys that lead to each, and its key."""
         return ()
+
+    def catalog_name(self) -> str:
+        """Return the name of its catalog."""
+        return CATALOG
 
     def catalog_location(self) -> str | None:
         """Return where the catalog lies, from the component that says so."""

@@ -6,14 +6,13 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.measure import measure_assets
-from spiral_assets.components.face import Face
 from spiral_assets.components.parts import FunctionByName, OwnCheck, Owned, function_of, wrong_checks, wrong_named
 from spiral_assets.components.scaffolding import example
 from spiral_assets.reading.positions import Wrong
 
 
 @example(key="shop/lengths", function="spiral_assets.plans.text_facts:token_lengths", deps=["catalog/shop/photos"])
-class Measure(Owned, Face):
+class Measure(Owned):
     """Numbers that a function of yours measures: the asset stats/<key>.
 
     Examples:

@@ -2,17 +2,24 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import dagster as dg
+from dagster.components.resolved.core_models import OpSpec
+from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import Field
 
+from spiral_assets.assets.hooks import AssetProps, Hooks
 from spiral_assets.assets.measure import Check
+from spiral_assets.catalogs import CATALOG
+from spiral_assets.components.face import Face
 from spiral_assets.named import Named, Plan, SavedPlan
 from spiral_assets.reading.location import Path
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.reading.source_fields import wrong_function
+from spiral_assets.resources import CatalogResource
 
+KIND_PREFIX: Final = "dagster/kind/"  # of the tags that are kinds
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of what a catalog has
 
 
@@ -110,18 +117,113 @@ def wrong_checks(checks: "Sequence[OwnCheck]") -> Iterator[Wrong]:
         yield from wrong_named(("checks", at, "function"), each.function, 1)
 
 
-class Owned(dg.Model):
-    """Fields that every asset has."""
+class RetryOptions(dg.Model, dg.Resolvable):
+    """When a step that failed is tried again."""
+
+    max_retries: int = Field(default=1, description="How often.")
+    delay: float | None = Field(default=None, description="Seconds before a retry.")
+    backoff: Literal["linear", "exponential"] | None = Field(default=None, description="How the delay grows.")
+    jitter: Literal["full", "plus_minus"] | None = Field(default=None, description="How the delay is spread.")
+
+    def policy(self) -> dg.RetryPolicy:
+        """Return Dagster's policy."""
+        backoff = None if self.backoff is None else dg.Backoff[self.backoff.upper()]
+        jitter = None if self.jitter is None else dg.Jitter[self.jitter.upper()]
+        return dg.RetryPolicy(self.max_retries, self.delay, backoff, jitter)
+
+
+class StepOptions(OpSpec):
+    """The step of an asset, as Dagster's components say it, and when it is tried again."""
+
+    retry_policy: RetryOptions | None = None
+
+
+class AssetFacts(dict[str, Any]):
+    """What templates know of an asset; a name that there is not is refused."""
+
+    def __missing__(self, name: str) -> Any:
+        msg = f"there is no {name!r}; there is {', '.join(self)}. Correct the template"
+        raise dg.DagsterInvalidDefinitionError(msg)
+
+
+class Owned(Face):
+    """A component with assets. A subclass changes them with ``get_asset_spec``, and what their steps do with ``execute``."""
 
     description: str = Field(default="", description="Shown in the UI.")
     domain: str = Field(default="", description="Tag by which jobs select what belongs together.")
     owners: Sequence[str] | None = Field(default=None, description="Teams (team:data) or e-mail addresses.")
+    catalog: str = Field(default=CATALOG, description="Name of the Catalog, where the location has several.")
+    op: Annotated[
+        StepOptions | None,
+        dg.Resolver.default(
+            description="The step: name, tags, pool, backfill_policy, retry_policy.",
+            examples=[{"pool": "gpu", "retry_policy": {"max_retries": 3, "delay": 30}}],
+        ),
+    ] = None
+    translation: Annotated[
+        TranslationFn[AssetProps] | None,
+        TranslationFnResolver(template_vars_for_translation_fn=lambda props: {props.kind: AssetFacts(props.about)}),
+    ] = None
 
     def owned(self) -> dict[str, Any]:
         """Return them as a factory's arguments; what is not said is left to the factory."""
-        found: dict[str, Any] = {"domain": self.domain}
+        found: dict[str, Any] = {"domain": self.domain, "hooks": self.hooks()}
         if self.description:
             found["description"] = self.description
         if self.owners is not None:
             found["owners"] = list(self.owners)
         return found
+
+    def get_asset_spec(self, props: AssetProps) -> dg.AssetSpec:
+        """Return an asset as it should be; ``translation`` in YAML changes what this returns.
+
+        Args:
+            props: the asset as Spiral defines it (``props.spec``), and what it is of (``props.about``).
+        """
+        return props.spec
+
+    def execute(
+        self, context: dg.AssetExecutionContext, catalog: CatalogResource, props: AssetProps
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        """Do what the step of an asset does.
+
+        Args:
+            context: of the step.
+            catalog: of the component.
+            props: the asset.
+        """
+        yield from props.run(context, catalog)
+
+    def hooks(self) -> Hooks:
+        """Return what the component changes of the assets that its factory makes."""
+        retry = self.op.retry_policy if self.op is not None else None
+        policy = None if retry is None else retry.policy()
+        return Hooks(self._translated, self.execute, self.op, policy, self.catalog)
+
+    def catalog_name(self) -> str:
+        """Return the name of its catalog."""
+        return self.catalog
+
+    def _translated(self, props: AssetProps) -> dg.AssetSpec:
+        spec = self.get_asset_spec(props)
+        if self.translation is None:
+            return spec
+        found = self.translation(spec, props)
+        return found if not props.part else following(spec, found, props.part)
+
+
+def following(spec: dg.AssetSpec, found: dg.AssetSpec, part: str) -> dg.AssetSpec:
+    """Return an asset that goes with another: with its group, tags, owners and metadata, and its key with a part behind it.
+
+    Args:
+        spec: before the translation of the other.
+        found: after it.
+        part: the last part of the key, where the translation says the whole key.
+    """
+    path, was = found.key.path, spec.key.path
+    key = found.key if path[-len(was) :] == was else dg.AssetKey([*path, part])
+    kinds = {name: value for name, value in spec.tags.items() if name.startswith(KIND_PREFIX)}
+    tags = {name: value for name, value in found.tags.items() if not name.startswith(KIND_PREFIX)}
+    return spec.replace_attributes(
+        key=key, group_name=found.group_name, owners=found.owners, metadata=found.metadata, tags={**tags, **kinds}
+    )

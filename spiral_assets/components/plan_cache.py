@@ -7,7 +7,6 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.cache import cache_assets
-from spiral_assets.components.face import Face
 from spiral_assets.components.parts import Owned, PlanByName, plan_of, stream_of, wrong_plan
 from spiral_assets.components.scaffolding import example
 from spiral_assets.reading.location import Path
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     description="Decoded product photos.",
     deps=["catalog/shop/photos"],
 )
-class PlanCache(Owned, Face):
+class PlanCache(Owned):
     """The caches of a plan: built shard by shard, and built again when the plan or the data is new.
 
     Examples:

@@ -6,10 +6,11 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from spiral_assets.assets.relation import Limits, relation_assets
-from spiral_assets.components.face import Face
+from spiral_assets.assets.hooks import Hooks, namespace
+from spiral_assets.assets.relation import Limits, Roles, measured_assets, relation_assets
 from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
 from spiral_assets.components.scaffolding import example
+from spiral_assets.conventions import DATA_TEAM
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.reading.source_fields import SEMANTIC, source_schema, wrong_source
 
@@ -37,7 +38,7 @@ class LimitsOfRelation(dg.Model, dg.Resolvable):
     semantic={"image_ref": "image/jpeg-ref"},
     labels=["label_id"],
 )
-class Relation(Owned, Face):
+class Relation(Owned):
     """A relation: registered as its source is now, checked, and measured per storage shard.
 
     Examples:
@@ -90,8 +91,13 @@ class Relation(Owned, Face):
                 said = f"{kind!r} is no semantic type; there are {', '.join(SEMANTIC)}. Correct it"
                 yield Wrong(("semantic", column), said)
 
-    def definitions(self) -> dg.Definitions:
-        """Return the relation's assets and checks."""
+    def definitions(self, hooks: Hooks | None = None) -> dg.Definitions:
+        """Return the relation's assets and checks.
+
+        Args:
+            hooks: of a component that has many relations; None for its own.
+        """
+        owned = self.owned() if hooks is None else {**self.owned(), "hooks": hooks}
         return relation_assets(
             self.name,
             self.source,
@@ -110,5 +116,36 @@ class Relation(Owned, Face):
             compare_bytes=self.compare_bytes,
             watch_s=self.watch_s,
             fresh_within_h=self.fresh_within_h,
-            **self.owned(),
+            **owned,
         )
+
+
+def measured_relation(asset: dg.AssetsDefinition, relation: Relation, hooks: Hooks) -> dg.Definitions:
+    """Return a relation that is registered already, with the statistics and checks of a component's fields.
+
+    Args:
+        asset: the relation.
+        relation: its fields.
+        hooks: of the component.
+    """
+    owned = relation.owned()
+    about = {
+        "name": relation.name,
+        "namespace": namespace(relation.name),
+        "labels": list(relation.labels),
+        "origins": list(relation.origins),
+        "domain": relation.domain,
+    }
+    measured = measured_assets(
+        asset,
+        relation.name,
+        Roles(relation.labels, relation.origins, relation.along),
+        Limits(**relation.limits.model_dump()),
+        checks=[each.check() for each in relation.checks],
+        statistics=relation.statistics,
+        domain=relation.domain,
+        owners=owned.get("owners", DATA_TEAM),
+        about=about,
+        hooks=hooks,
+    )
+    return dg.Definitions.merge(dg.Definitions(assets=[asset]), measured)

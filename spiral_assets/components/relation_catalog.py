@@ -4,31 +4,51 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import dagster as dg
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 from dagster._utils.env import using_dagster_dev
+from dagster.components.core.decl import YamlDecl
 from dagster.components.utils.defs_state import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
 from dagster_shared.serdes.objects.models.defs_state_info import LOCAL_STATE_VERSION, DefsStateManagementType
-from pydantic import Field
+from pydantic import Field, PrivateAttr, ValidationError
 
+from spiral_assets.assets.hooks import AssetProps, Hooks
 from spiral_assets.assets.registered import registered_asset
-from spiral_assets.components.face import Face
+from spiral_assets.catalogs import CATALOG
+from spiral_assets.components.catalog import Catalog
 from spiral_assets.components.parts import Owned
-from spiral_assets.components.relation import Relation
+from spiral_assets.components.relation import Relation, measured_relation
 from spiral_assets.components.scaffolding import example
 from spiral_assets.reading.file_tree import FileTree
+from spiral_assets.reading.location import Path as Keys
 from spiral_assets.reading.positions import Wrong, line_of, refuse
 from spiral_assets.relations.finding import in_catalog, in_folder
 from spiral_assets.relations.sources import expanded
 from spiral_assets.watching import Watched, watch_sensor
 
+if TYPE_CHECKING:
+    from typing import Self
+
+    from pydantic import BaseModel
+
+MEASURED: Final = frozenset({"labels", "origins", "along", "limits", "statistics", "checks"})
+OF_REGISTERED: Final = MEASURED | {
+    "description",
+    "domain",
+    "owners",
+    "translation",
+    "op",
+}  # fields of one that exists already
+
 
 @example(folder="$DATA", prefix="shop", watch_s=60)
-class RelationCatalog(Owned, Face, dg.StateBackedComponent):
+class RelationCatalog(Owned, dg.StateBackedComponent):
     """A relation for everything in a folder of Parquet, JSON lines, Lance and class folders, or in the catalog itself.
 
     What there is belongs to the state of the definitions: it is looked up when a development server starts or reloads, and
@@ -50,13 +70,24 @@ class RelationCatalog(Owned, Face, dg.StateBackedComponent):
         examples=["$DATA"],
     )
     prefix: str = Field(default="", description="Before the name of each relation: shop gives shop.photos.")
+    select: Sequence[str] = Field(
+        default=(), description="Names or patterns (shop.*) of relations to take; empty for all."
+    )
     exclude: Sequence[str] = Field(default=(), description="Names or patterns (shop.old_*) of relations to leave out.")
     options: dict[str, Any] = Field(
         default_factory=dict, description="Fields of Relation that hold for all of them, such as identity."
     )
-    catalog: str | None = Field(
+    relations: Annotated[
+        dict[str, dict[str, Any]],
+        dg.Resolver.passthrough(
+            description="Name or pattern of relations: fields of Relation that hold for them, in addition to the options.",
+            examples=[{"shop.photos": {"labels": ["label_id"]}}],
+        ),
+    ] = Field(default_factory=dict)
+    catalog: str | None = Field(  # type: ignore[assignment]  # it was here before a location could have several
         default=None,
-        description="Folder or URI of the catalog, where no folder is given; null is $SPIRAL_CATALOG, else ./catalog.",
+        description="Name of a Catalog; or folder or URI of the catalog to show, where no folder is given; null is "
+        "$SPIRAL_CATALOG, else ./catalog.",
     )
     watch_s: int | None = Field(default=None, description="Seconds between two looks of one sensor at all of them.")
     defs_state: ResolvedDefsStateConfig = Field(default_factory=DefsStateConfigArgs.local_filesystem)
@@ -67,9 +98,75 @@ class RelationCatalog(Owned, Face, dg.StateBackedComponent):
         folder = os.path.expandvars(self.folder or self._catalog)  # each catalog has a state of its own
         return DefsStateConfig.from_args(self.defs_state, default_key=f"RelationCatalog[{folder}]")
 
+    _named: Catalog | None = PrivateAttr(None)
+    _likes: dict[tuple[str, ...], Relation] = PrivateAttr(default_factory=dict)
+    _resolution: dg.ResolutionContext | None = PrivateAttr(None)
+
+    @classmethod
+    def load(cls, attributes: "BaseModel | None", context: dg.ComponentLoadContext) -> "Self":
+        """Make the component; the Catalog that it names says where the relations are.
+
+        Args:
+            attributes: as YAML has them.
+            context: of the load.
+        """
+        found = super().load(attributes, context)
+        found.belongs_to(context)
+        return found
+
+    def belongs_to(self, context: dg.ComponentLoadContext) -> None:
+        """Take from a code location the Catalog that is named, and what templates know.
+
+        Args:
+            context: of the load.
+        """
+        self._resolution = context.resolution_context
+        if self.catalog is not None and isinstance(context.component_decl, YamlDecl):
+            catalogs = context.component_tree.get_all_components(of_type=Catalog)
+            self._named = next((each for each in catalogs if each.name == self.catalog), None)
+
     @property
     def _catalog(self) -> str:
-        return self.catalog or os.environ.get("SPIRAL_CATALOG") or "catalog"
+        said = self.catalog if self._named is None else self._named.path
+        return said or os.environ.get("SPIRAL_CATALOG") or "catalog"
+
+    def catalog_name(self) -> str:
+        """Return the name of its catalog."""
+        return CATALOG if self._named is None else self._named.name
+
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        if self.op is not None and self.op.name is not None:
+            yield Wrong(
+                ("op", "name"), "many relations cannot share the name of a step. Give it in relations: to one of them"
+            )
+        yield from self._wrong_fields(("options",), self.options)
+        for name, fields in self.relations.items():
+            yield from self._wrong_fields(("relations", name), fields)
+
+    def _wrong_fields(self, path: Keys, fields: Mapping[str, Any]) -> Iterator[Wrong]:
+        """Yield what is wrong in fields of relations."""
+        taken = {"name", "source", "catalog"} if self.folder is not None else set(Relation.model_fields) - OF_REGISTERED
+        for name in fields if path[0] == "relations" else ():
+            if name in taken:
+                said = "the folder says it" if self.folder is not None else "the relation is registered already"
+                yield Wrong((*path, name), f"it is not for relations of a RelationCatalog: {said}. Leave it out")
+        try:
+            like = Relation.get_model_cls().model_validate(
+                {"name": "a", "source": {"kind": "csv", "path": "a"}, **fields}
+            )
+            yield from (
+                replace(each, path=(*path, *each.path))
+                for each in self._resolved(like).wrong()
+                if each.path and each.path[0] in fields
+            )
+        except ValidationError as error:
+            yield from (Wrong((*path, *each["loc"]), each["msg"]) for each in error.errors())
+
+    def _resolved(self, like: "BaseModel") -> Relation:
+        context = self._resolution or dg.ResolutionContext.default()
+        found: Relation = Relation.resolve_from_model(context, like)
+        return found
 
     def _state(self, folder: Path | None = None) -> Path | None:
         """The file of the state in Dagster's home, or in a folder; None if Dagster keeps it."""
@@ -173,26 +270,77 @@ class RelationCatalog(Owned, Face, dg.StateBackedComponent):
         wanted = {
             name: facts
             for name, facts in found.items()
-            if name not in declared and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
+            if name not in declared
+            and not _matches(name, self.exclude)
+            and (not self.select or _matches(name, self.select))
         }
+        unknown = [each for each in self.relations if not any(fnmatchcase(name, each) for name in found)]
+        if unknown and found:
+            near = get_close_matches(unknown[0], found, 1)
+            said = f"; did you mean {near[0]!r}?" if near else ""
+            msg = f"relations: {unknown[0]!r} is none of what was found{said} There is {', '.join(found)}. Correct the name"
+            raise dg.DagsterInvalidDefinitionError(msg)
         return self._registered(wanted) if self.folder is None else self._in_folder(wanted)
 
     def _in_folder(self, found: Mapping[str, Any]) -> dg.Definitions:
-        said = {**self.owned(), **self.options, "name": "", "source": {}}
-        like: Relation = Relation.resolve_from_dict(said)  # checked once, not per relation
-        made = [
-            like.model_copy(update={"name": name, "source": source}).definitions() for name, source in found.items()
-        ]
-        watched = [Watched(name, source) for name, source in found.items()]
+        made, watched = [], []
+        for name, source in found.items():
+            relation = self._like(tuple(each for each in self.relations if fnmatchcase(name, each)))
+            one = relation.model_copy(update={"name": name, "source": source})
+            definitions = one.definitions(self._hooks_of(one))
+            made.append(definitions)
+            (asset, *_) = definitions.assets or ()
+            assert isinstance(asset, dg.AssetsDefinition)
+            watched.append(Watched(name, source, asset.key))
         sensors = [] if self.watch_s is None or not found else [self._sensor(watched)]
         return dg.Definitions.merge(dg.Definitions(sensors=sensors), *made)
 
     def _registered(self, found: Mapping[str, Any]) -> dg.Definitions:
-        return dg.Definitions(assets=[registered_asset(name, facts, **self.owned()) for name, facts in found.items()])
+        made = []
+        for name, facts in found.items():
+            matching = tuple(each for each in self.relations if fnmatchcase(name, each))
+            relation = self._like(matching).model_copy(update={"name": name})
+            asset = registered_asset(name, facts, **{**relation.owned(), "hooks": self._hooks_of(relation)})
+            said = relation.model_fields_set & MEASURED
+            made.append(
+                measured_relation(asset, relation, self._hooks_of(relation)) if said else dg.Definitions([asset])
+            )
+        return dg.Definitions.merge(*made)
+
+    def _like(self, matching: tuple[str, ...]) -> Relation:
+        """Return the relation that others are copies of: read once for all that the same patterns match."""
+        if matching not in self._likes:
+            said = {"description": self.description, "domain": self.domain, "owners": self.owners}
+            fields: dict[str, Any] = {name: value for name, value in said.items() if name in self.model_fields_set}
+            for each in (self.options, *(self.relations[pattern] for pattern in matching)):
+                fields |= dict(each)
+            read = Relation.get_model_cls().model_validate({"name": "", "source": {}, **fields})
+            self._likes[matching] = self._resolved(read)
+        return self._likes[matching]
+
+    def _hooks_of(self, relation: Relation) -> Hooks:
+        """Return what this component and the fields of one relation change: the relation has the last word."""
+        mine, its = self.hooks(), relation.hooks()
+
+        def spec(props: AssetProps) -> dg.AssetSpec:
+            return its.get_asset_spec(replace(props, spec=mine.get_asset_spec(props)))
+
+        return replace(
+            mine,
+            get_asset_spec=spec,
+            op=its.op or mine.op,
+            retry_policy=its.retry_policy or mine.retry_policy,
+            catalog=self.catalog_name(),
+        )
 
     def _sensor(self, watched: Sequence[Watched]) -> dg.SensorDefinition:
         assert self.watch_s is not None
-        return watch_sensor(self.prefix or Path(str(self.folder)).name, watched, every_s=self.watch_s)
+        name = self.prefix or Path(str(self.folder)).name
+        return watch_sensor(name, watched, every_s=self.watch_s, catalog=self.catalog_name())
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def warned(message: str) -> None:

@@ -6,14 +6,13 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.tokenizer import tokenizer_asset
-from spiral_assets.components.face import Face
 from spiral_assets.components.parts import FunctionByName, Owned, wrong_name, wrong_named
 from spiral_assets.components.scaffolding import example
 from spiral_assets.reading.positions import Wrong
 
 
 @example(name="llama-tokenizer", source="$DATA/tokenizer.json")
-class Tokenizer(Owned, Face):
+class Tokenizer(Owned):
     """A tokenizer, registered under a name: from a file, a folder, the Hugging Face Hub, or a function that trains one.
 
     Examples:

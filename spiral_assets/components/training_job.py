@@ -9,7 +9,6 @@ from pydantic import Field
 from spiral_assets import conventions
 from spiral_assets.assets.training import RETRIES, training_asset, training_jobs
 from spiral_assets.checks import unseen_check
-from spiral_assets.components.face import Face
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.scaffolding import example
 from spiral_assets.reading.location import Path
@@ -23,7 +22,7 @@ from spiral_assets.reading.location import Path
     deps=["streams/photos"],
     schedule="0 3 * * *",
 )
-class TrainingJob(Owned, Face):
+class TrainingJob(Owned):
     """A model that a process of its own trains, a job that leads to it, and a job that prepares all but the training.
 
     Examples:

@@ -7,7 +7,6 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.stream import SavedStream, stream_assets
-from spiral_assets.components.face import Face
 from spiral_assets.components.parts import (
     FunctionByName,
     Owned,
@@ -37,7 +36,7 @@ class NamedStream(dg.Model, dg.Resolvable):
     streams=[{"name": "photos-train", "plan": "spiral_assets.plans.images:training"}],
     deps=["caches/photos_decoded"],
 )
-class TrainingStream(Owned, Face):
+class TrainingStream(Owned):
     """The streams of a training: saved by name, with EXPLAIN of the first.
 
     Examples:

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
+from dagster.components.core.decl import YamlDecl
 from pydantic import Field
 
+from spiral_assets.catalogs import CATALOG
 from spiral_assets.components.face import Face
 from spiral_assets.components.parts import FunctionByName, function_of, wrong_named
 from spiral_assets.components.scaffolding import example
@@ -22,7 +24,7 @@ class Retention(dg.Model, dg.Resolvable):
 
 @example(retention={"schedule": "0 6 * * 0", "older_than_days": 7})
 class Upkeep(Face):
-    """Rebuilds what changed, removes caches that nobody uses, and tells about failed runs. One per code location.
+    """Rebuilds what changed, removes caches that nobody uses, and tells about failed runs. One per catalog of a location.
 
     Examples:
         >>> defs = load('''
@@ -33,11 +35,16 @@ class Upkeep(Face):
         (['remove_dead_caches'], ['rebuild_what_changed'])
     """
 
+    catalog: str = Field(default=CATALOG, description="Name of the Catalog, where the location has several.")
     rebuilding: bool = Field(default=True, description="Whether the sensor that rebuilds what changed is on.")
     retention: Retention | None = Field(default_factory=Retention)
     on_failure: str | FunctionByName | None = Field(
         default=None, description="A function that gets each failed run: run_id, job, error, assets, tags."
     )
+
+    def catalog_name(self) -> str:
+        """Return the name of its catalog."""
+        return self.catalog
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
@@ -46,14 +53,20 @@ class Upkeep(Face):
 
     def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return sensors, jobs and schedules."""
-        del context
+        others = []
+        if isinstance(context.component_decl, YamlDecl) and self.catalog == CATALOG:
+            found = context.component_tree.get_all_components(of_type=Upkeep)
+            others = [each.catalog for each in found if each.catalog != CATALOG]
         retention = self.retention
         job = (
             None
             if retention is None
             else retention_job(
-                older_than_days=retention.older_than_days, schedule=retention.schedule, trust=tuple(retention.trust)
+                older_than_days=retention.older_than_days,
+                schedule=retention.schedule,
+                trust=tuple(retention.trust),
+                catalog=self.catalog,
             )
         )
         alert = None if self.on_failure is None else function_of(self.on_failure)
-        return upkeep(retention=job, alert=alert, rebuilding=self.rebuilding)
+        return upkeep(retention=job, alert=alert, rebuilding=self.rebuilding, catalog=self.catalog, others=others)

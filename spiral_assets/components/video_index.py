@@ -6,14 +6,13 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.video_index import GROUPS, video_index_assets
-from spiral_assets.components.face import Face
 from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
 from spiral_assets.components.scaffolding import example
 from spiral_assets.reading.positions import Wrong
 
 
 @example(name="film_index", relation="shop.films", column="clip_ref", index="shop.film_files")
-class VideoIndex(Owned, Face):
+class VideoIndex(Owned):
     """Where the frames of every video file are: built by groups of storage shards, and shown as a relation.
 
     Examples:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from spiral_assets.catalogs import in_catalog_of
 from spiral_assets.facts import reports
 from spiral_assets.facts.findings import warned
 from spiral_assets.resources import CatalogResource
@@ -28,6 +29,7 @@ def references_check(asset: dg.AssetsDefinition, relation: str, column: str, sam
         blocking=True,
         description="A random sample of references leads to images that can be decoded.",
     )
+    @in_catalog_of(asset)
     def references_resolve(catalog: CatalogResource) -> dg.AssetCheckResult:
         import spiral_stream as spiral
 
@@ -81,6 +83,7 @@ def share_check(asset: dg.AssetsDefinition, relation: str, column: str, limit: f
         name=f"no_{column}_has_most",
         description=f"No single {column} has more than {limit:.0%} of the rows: a model would learn that one.",
     )
+    @in_catalog_of(asset)
     def none_has_most(catalog: CatalogResource) -> dg.AssetCheckResult:
         opened = catalog.open()
         grouped = opened.table(relation).group_by(column).aggregate(rows=(opened.entry(relation).identity[0], "count"))

@@ -15,6 +15,7 @@ from dagster._utils.env import using_dagster_dev
 from dagster.components.core.component_tree import ComponentTree
 from dagster.components.core.decl import ComponentDecl, PythonFileDecl, YamlDecl
 
+from spiral_assets.catalogs import CATALOG, runs_key
 from spiral_assets.reading.positions import Wrong, line_of, refuse
 from spiral_assets.relations.sources import expanded
 
@@ -41,6 +42,10 @@ class Neighbour(Protocol):
         """Return the assets that the location must have: the keys that lead to each, and its key."""
         ...
 
+    def catalog_name(self) -> str:
+        """Return the name of its catalog."""
+        ...
+
     def catalog_location(self) -> str | None:
         """Return where the catalog lies, from the component that says so."""
         ...
@@ -63,11 +68,13 @@ def need_sound_location(context: dg.ComponentLoadContext, defs: dg.Definitions) 
     try:
         parts = list(_parts(tree, decl, defs))
         _need_unique_keys(parts)
+        _need_unique_names(parts)
         _need_no_circle(parts)
         for part in parts:
             if isinstance(part.component, Neighbour):
-                absent = _absent(part.component, parts) if getattr(tree, "is_location", True) else ()
-                refuse(part.decl, [*absent, *_unsaved(part.component, parts)])
+                absent = [*_absent(part.component, parts), *_no_catalog(part.component, parts)]
+                is_location = getattr(tree, "is_location", True)
+                refuse(part.decl, [*(absent if is_location else ()), *_unsaved(part.component, parts)])
     except Exception:
         object.__setattr__(tree, _LOOKED, False)
         raise
@@ -80,6 +87,16 @@ class _Part:
     def __init__(self, decl: ComponentDecl[Any], component: dg.Component, defs: dg.Definitions) -> None:
         self.decl, self.component = decl, component
         self.where = line_of(decl) or str(getattr(decl.loc, "file_path", decl.loc))
+        self.resources = dict(defs.resources or {})
+        self.names = {
+            (what, str(name))
+            for what, each in [
+                *(("job", each) for each in defs.jobs or ()),
+                *(("sensor", each) for each in defs.sensors or ()),
+                *(("schedule", each) for each in defs.schedules or ()),
+            ]
+            if (name := getattr(each, "name", None))
+        }
         self.deps: dict[dg.AssetKey, set[dg.AssetKey]] = {}
         for each in defs.assets or ():
             specs = each.specs if isinstance(each, dg.AssetsDefinition) else [each]
@@ -100,12 +117,33 @@ def _need_unique_keys(parts: Sequence[_Part]) -> None:
     for part in parts:
         for key in part.deps:
             if key in seen:
-                msg = (
-                    f"{part.where}: asset {key.to_user_string()!r} is defined twice, here and at {seen[key]}. Give one of the "
-                    "components another name, or put something before its keys: translation: {key_prefix: ...}"
+                _refuse_second(
+                    f"asset {key.to_user_string()!r}",
+                    (part.where, seen[key]),
+                    "Give one of the components another name, or put something before its keys: translation: {key_prefix: ...}",
                 )
-                raise dg.DagsterInvalidDefinitionError(msg)
             seen[key] = part.where
+
+
+def _need_unique_names(parts: Sequence[_Part]) -> None:
+    resources: dict[str, tuple[Any, str]] = {}
+    named: dict[tuple[str, str], str] = {}
+    for part in parts:
+        for name, value in part.resources.items():
+            first, where = resources.setdefault(name, (value, part.where))
+            if first is not value:
+                way_out = "Give the second Catalog a name, and its components catalog: <name>; or remove one"
+                _refuse_second(f"resource {name!r}", (part.where, where), way_out)
+        for what, name in sorted(part.names):
+            where = named.setdefault((what, name), part.where)
+            if where != part.where:
+                way_out = "Give one another name (job: of a TrainingJob) or another Catalog (catalog: of an Upkeep), or remove it"
+                _refuse_second(f"{what} {name!r}", (part.where, where), way_out)
+
+
+def _refuse_second(what: str, lines: tuple[str, str], way_out: str) -> None:
+    msg = f"{lines[0]}: {what} is defined twice, here and at {lines[1]}. {way_out}"
+    raise dg.DagsterInvalidDefinitionError(msg)
 
 
 def _need_no_circle(parts: Sequence[_Part]) -> None:
@@ -133,6 +171,16 @@ def _absent(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:
                 f"no component saves {key!r}; there is {there}. Correct the name, add a TrainingStream, or, if another code "
                 f'location has it, declare it in Python: dagster.AssetSpec("{key}")',
             )
+
+
+def _no_catalog(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:
+    """Yield that a catalog is named that the location does not have."""
+    name, found = component.catalog_name(), {key for part in parts for key in part.resources}
+    if name != CATALOG and name not in found:
+        known = ", ".join(sorted(key for key in found if runs_key(key) in found)) or "none"
+        yield Wrong(
+            ("catalog",), f"there is no Catalog called {name!r}; there is {known}. Correct it, or add the component"
+        )
 
 
 def _unsaved(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:
