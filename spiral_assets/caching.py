@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from spiral_assets.facts import lineage
+
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
@@ -52,6 +54,8 @@ def build(
             "dagster/row_count": stream.rows if len(caches) == 1 else sum(cache.rows for cache in caches),
             "dagster/uri": str(first.folder),
             "dagster/storage_kind": "lance",
+            "dagster/table_name": ", ".join(dict.fromkeys(f"{cache.relation}.{cache.column}" for cache in caches)),
+            **lineage.of_caches(context, stream),
             **{name: value for cache in caches for name, value in metadata(cache).items()},
             "fingerprint": ":".join(cache.fingerprint for cache in caches),
             "bytes": sum(cache.payload_bytes for cache in caches),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from spiral_assets.reading.code_references import linked
+
 
 @dg.definitions
 def defs() -> dg.Definitions:
@@ -17,4 +19,4 @@ def defs() -> dg.Definitions:
     root = str(Path(os.environ.get("SPIRAL_PROJECT") or Path.cwd()).resolve())
     if root not in sys.path:
         sys.path.insert(0, root)
-    return dg.load_from_defs_folder(path_within_project=Path(root))
+    return linked(dg.load_from_defs_folder(path_within_project=Path(root)), Path(root))

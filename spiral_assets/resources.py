@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import Field
 
-from spiral_assets.catalogs import CATALOG, runs_key
+from spiral_assets.reading.catalogs import CATALOG, runs_key
 
 if TYPE_CHECKING:
     import spiral_stream as spiral

@@ -8,8 +8,8 @@ import dagster as dg
 
 from spiral_assets import automation
 from spiral_assets.caching import TRUSTED
-from spiral_assets.catalogs import CATALOG, renamed
 from spiral_assets.facts import reports
+from spiral_assets.reading.catalogs import CATALOG, renamed
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import dagster as dg
 
 from spiral_assets import conventions
-from spiral_assets.catalogs import CATALOG, renamed
+from spiral_assets.reading.catalogs import CATALOG, renamed
 from spiral_assets.relations.looks import LOOK_TAG, MANIFEST_TAG, look
 from spiral_assets.relations.sources import Declared
 from spiral_assets.resources import CatalogResource

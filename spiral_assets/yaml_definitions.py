@@ -7,6 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from spiral_assets.reading.code_references import linked
 from spiral_assets.reading.file_tree import definitions_of_file
 
 
@@ -29,4 +30,4 @@ def definitions_from(path: Path) -> dg.Definitions:
         >>> [job.name for job in definitions_from(Path("upkeep.yaml")).jobs]
         ['remove_dead_caches']
     """
-    return definitions_of_file(path)
+    return linked(definitions_of_file(path), path.absolute().parent)

@@ -391,6 +391,7 @@ class PreparedStream:
     show = forwarded("_inspection", Inspection.show)
     spec = forwarded("_inspection", Inspection.spec)
     devices = forwarded("_inspection", Inspection.devices)
+    column_sources = forwarded("_inspection", Inspection.column_sources)
     metrics = forwarded("_inspection", Inspection.metrics)
     explain = forwarded("_inspection", Inspection.explain)
     quarantine = forwarded("_inspection", Inspection.quarantine)

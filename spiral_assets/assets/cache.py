@@ -12,6 +12,7 @@ from spiral_assets.checks import cache_check
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.named import Plan
+from spiral_assets.reading.code_references import with_code
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def cache_asset(
             return build(context, opened, stream, metadata, executor=executor, workers=workers)
 
     about = {"name": name, "domain": domain, "executor": executor, "deps": [*map(str, deps)]}
-    return hooks.asset(AssetProps("cache", about, spec), cache, pool=conventions.pool_of(name))
+    return hooks.asset(AssetProps("cache", about, with_code(spec, [plan])), cache, pool=conventions.pool_of(name))
 
 
 def cache_assets(name: str, *, plan: Plan, **options: Any) -> dg.Definitions:

@@ -9,7 +9,7 @@ import dagster as dg
 from dagster.components.resolved.core_models import OpSpec
 
 from spiral_assets import conventions
-from spiral_assets.catalogs import CATALOG, renamed
+from spiral_assets.reading.catalogs import CATALOG, renamed
 from spiral_assets.resources import CatalogResource
 
 Results = Iterator[dg.MaterializeResult[None]]

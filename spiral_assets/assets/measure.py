@@ -8,9 +8,10 @@ import dagster as dg
 
 from spiral_assets import automation, conventions, pages
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
-from spiral_assets.catalogs import in_catalog_of
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
+from spiral_assets.reading.catalogs import in_catalog_of
+from spiral_assets.reading.code_references import with_code
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:
@@ -122,5 +123,7 @@ def measure_assets(
         )
 
     about = {"name": key, "namespace": key.rpartition("/")[0], "domain": domain, "deps": [*map(str, deps)]}
-    asset = hooks.asset(AssetProps("measure", about, spec), measured)
+    asset = hooks.asset(
+        AssetProps("measure", about, with_code(spec, [measure, *(each.function for each in checks)])), measured
+    )
     return dg.Definitions(assets=[asset], asset_checks=[own_check(asset, each) for each in checks])

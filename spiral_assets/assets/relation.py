@@ -20,6 +20,7 @@ from spiral_assets.checks import (
 )
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.facts import relation_checks
+from spiral_assets.reading.code_references import with_code
 from spiral_assets.relations import looks
 from spiral_assets.relations.registration import Registration, page, register
 from spiral_assets.relations.sources import Declared, declared, kind_of
@@ -268,7 +269,9 @@ def _relation(
         tags = looks.tags(opened, registration.name, seen)
         return page(context, opened, registration.name, registration.descriptions, tags=tags)
 
-    return hooks.asset(AssetProps("relation", about, spec), relation)
+    return hooks.asset(
+        AssetProps("relation", about, spec if isinstance(source, Mapping) else with_code(spec, [source])), relation
+    )
 
 
 def _statistics(

@@ -12,8 +12,9 @@ from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.checks import explain_check
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import TRAINING_TEAM, Deps
-from spiral_assets.facts import reports
+from spiral_assets.facts import lineage, reports
 from spiral_assets.named import Plan
+from spiral_assets.reading.code_references import with_code
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:
@@ -89,17 +90,18 @@ def stream_asset(
         freshness_policy=automation.freshness(fresh_within_h),
     )
 
-    def saved(_: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
+    def saved(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
         with ExitStack() as stack:
             prepared = []
             for each in streams:
                 prepared.append(stack.enter_context(each.plan(opened).to_torch(prefetch=each.prefetch)))
                 opened.save_stream(each.name, prepared[-1])
-            return _saved(opened.uri, streams[0].name, prepared, metadata(*prepared))
+            of_columns = lineage.of_stream(context, prepared[0])
+            return _saved(opened.uri, streams[0].name, prepared, {**of_columns, **metadata(*prepared)})
 
     about = {"name": name, "domain": domain, "streams": [each.name for each in streams], "deps": [*map(str, deps)]}
-    return hooks.asset(AssetProps("stream", about, spec), saved)
+    return hooks.asset(AssetProps("stream", about, with_code(spec, [each.plan for each in streams])), saved)
 
 
 def stream_assets(
@@ -139,6 +141,8 @@ def _saved(
         metadata={
             "explain": dg.MetadataValue.md(explained.to_markdown()),
             "fingerprint": train.fingerprint,
+            "dagster/row_count": train.rows,
+            "dagster/table_name": name,
             **metadata,
             "warnings": len(explained.to_dict()["warnings"]),
             "open_it": reports.opens(catalog, f'stream = catalog.open_stream("{name}", epoch=0)'),

@@ -11,6 +11,7 @@ from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.facts import reports
 from spiral_assets.named import Named
+from spiral_assets.reading.code_references import with_code
 from spiral_assets.relations.sources import expanded
 from spiral_assets.resources import CatalogResource
 
@@ -65,7 +66,9 @@ def tokenizer_asset(
         )
 
     about = {"name": name, "domain": domain, "source": str(source), "deps": [*map(str, deps)]}
-    return hooks.asset(AssetProps("tokenizer", about, spec), tokenizer)
+    return hooks.asset(
+        AssetProps("tokenizer", about, spec if isinstance(source, str) else with_code(spec, [source])), tokenizer
+    )
 
 
 def _metadata(catalog: str, name: str, entry: Any) -> Mapping[str, Any]:

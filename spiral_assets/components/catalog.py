@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
-from spiral_assets.catalogs import CATALOG
 from spiral_assets.components.face import Face
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.catalogs import CATALOG
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.resources import standard_resources
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from spiral_assets.catalogs import CATALOG
 from spiral_assets.reading.attributes import strict_model
+from spiral_assets.reading.catalogs import CATALOG
 from spiral_assets.reading.location import Path, need_sound_location
 from spiral_assets.reading.positions import Wrong, placed, refuse
 

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from spiral_assets.assets.hooks import AssetProps, Hooks
 from spiral_assets.assets.measure import Check
-from spiral_assets.catalogs import CATALOG
 from spiral_assets.components.face import Face
 from spiral_assets.named import Named, Plan, SavedPlan
+from spiral_assets.reading.catalogs import CATALOG
 from spiral_assets.reading.location import Path
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.reading.source_fields import wrong_function

@@ -20,11 +20,11 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from spiral_assets.assets.hooks import AssetProps, Hooks
 from spiral_assets.assets.registered import registered_asset
-from spiral_assets.catalogs import CATALOG
 from spiral_assets.components.catalog import Catalog
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.relation import Relation, measured_relation
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.catalogs import CATALOG
 from spiral_assets.reading.file_tree import FileTree
 from spiral_assets.reading.location import Path as Keys
 from spiral_assets.reading.positions import Wrong, line_of, refuse

@@ -6,10 +6,10 @@ import dagster as dg
 from dagster.components.core.decl import YamlDecl
 from pydantic import Field
 
-from spiral_assets.catalogs import CATALOG
 from spiral_assets.components.face import Face
 from spiral_assets.components.parts import FunctionByName, function_of, wrong_named
 from spiral_assets.components.scaffolding import example
+from spiral_assets.reading.catalogs import CATALOG
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.upkeep import GRACE_DAYS, WEEKLY, retention_job, upkeep
 

@@ -15,7 +15,7 @@ from dagster._utils.env import using_dagster_dev
 from dagster.components.core.component_tree import ComponentTree
 from dagster.components.core.decl import ComponentDecl, PythonFileDecl, YamlDecl
 
-from spiral_assets.catalogs import CATALOG, runs_key
+from spiral_assets.reading.catalogs import CATALOG, runs_key
 from spiral_assets.reading.positions import Wrong, line_of, refuse
 from spiral_assets.relations.sources import expanded
 

@@ -20,6 +20,7 @@ from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.looking.notebook import batch_formatter, remembered
 from spiral_stream.looking.sampled import taken, taken_of
 from spiral_stream.looking.stream_view import StreamView
+from spiral_stream.plan.column_sources import ColumnSources, field_sources
 from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.binding.bindings import epoch_number
 from spiral_stream.planner.decided_shares import decided_shares
@@ -66,6 +67,18 @@ class Inspection:
             'int64'
         """
         return self._run.delivery.spec(dict(self._run.opening.specs))
+
+    def column_sources(self) -> dict[str, ColumnSources]:
+        """Return what each field is computed from: stored columns of relations, and functions of maps on the way.
+
+        A column that SQL text gives comes from the columns of its name, and, where there is none, from every column that the
+        text names.
+
+        Examples:
+            >>> stream.column_sources()["width"].columns
+            (('photos', 'width'),)
+        """
+        return field_sources(self._run.plan, lambda name: self._run.catalog.entry(name).schema.names)
 
     def devices(self) -> dict[str, str | None]:
         """Return the device of each array field; None if neither ``bind``, nor the field, nor the plan names one.

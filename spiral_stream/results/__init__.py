@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.display.progress import Progress as Progress
     from spiral_stream.explain import Explanation as Explanation
     from spiral_stream.looking.contact_sheet import Sheet as Sheet
+    from spiral_stream.plan.column_sources import ColumnSources as ColumnSources
     from spiral_stream.planner.prepared_data.build import CacheStatus as CacheStatus
     from spiral_stream.planner.prepared_data.retention import PreparedData as PreparedData
     from spiral_stream.planner.prepared_data.verify import Checked as Checked
@@ -61,6 +62,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "display.progress": ["Progress"],
             "explain": ["Explanation"],
             "looking.contact_sheet": ["Sheet"],
+            "plan.column_sources": ["ColumnSources"],
             "planner.prepared_data.build": ["CacheStatus"],
             "planner.prepared_data.retention": ["PreparedData"],
             "planner.prepared_data.verify": ["Checked", "Verification"],
