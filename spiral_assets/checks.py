@@ -12,10 +12,10 @@ import dagster as dg
 
 from spiral_assets import conventions
 from spiral_assets.caching import complete
+from spiral_assets.conventions import in_catalog_of
 from spiral_assets.facts.findings import missing, mixed, refused, warned
 from spiral_assets.facts.seen_rows import unseen
 from spiral_assets.named import Plan
-from spiral_assets.reading.catalogs import in_catalog_of
 from spiral_assets.relations.registration import as_declared, unique
 from spiral_assets.resources import CatalogResource
 

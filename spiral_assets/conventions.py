@@ -6,9 +6,11 @@ exceptions: models are in `TRAINING`, and video indexes in `INDEXES`, because a 
 own groups would make the lineage a circle.
 """
 
+import inspect
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final
 
 import dagster as dg
 
@@ -27,6 +29,9 @@ CATALOG_OF: Final = (
     "spiral/catalog"  # tag and metadata of an asset in another catalog than that of the resource ``catalog``
 )
 DOMAIN: Final = "domain"  # tag by which jobs select what belongs together
+
+RESOURCE: Final = "catalog"  # key of the resource, where a location has one catalog
+RUNS: Final = "runs"
 
 Dep = dg.AssetsDefinition | dg.AssetSpec | dg.AssetKey | str
 Deps = Sequence[Dep]
@@ -89,3 +94,45 @@ def icon(kind: str | None) -> set[str]:
 def domain_tag(domain: str) -> dict[str, str]:
     """Return the tag of a domain; none for no domain."""
     return {DOMAIN: domain} if domain else {}
+
+
+def runs_key(catalog: str) -> str:
+    """Return the key of the folder of checkpoints that goes with a catalog."""
+    return RUNS if catalog == RESOURCE else f"{catalog}_{RUNS}"
+
+
+def renamed(catalog: str) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that lets a body's parameters ``catalog`` and ``runs`` take the resources of another catalog.
+
+    Args:
+        catalog: key of its resource.
+    """
+    keys = {RESOURCE: catalog, RUNS: runs_key(catalog)}
+    names = {key: name for name, key in keys.items()}
+
+    def bind(body: Callable[..., Any]) -> Callable[..., Any]:
+        if catalog == RESOURCE:
+            return body
+
+        @wraps(body)
+        def bound(*args: Any, **resources: Any) -> Any:
+            return body(*args, **{names.get(key, key): each for key, each in resources.items()})
+
+        said = inspect.signature(body)
+        changed = [each.replace(name=keys.get(name, name)) for name, each in said.parameters.items()]
+        bound.__signature__ = said.replace(parameters=changed)  # type: ignore[attr-defined]  # inspect reads it
+        bound.__annotations__ = {keys.get(name, name): each for name, each in body.__annotations__.items()}
+        return bound
+
+    return bind
+
+
+def in_catalog_of(asset: dg.AssetsDefinition) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that lets the body of a check take the catalog of the asset that it is of.
+
+    Args:
+        asset: that the check is of.
+    """
+    return renamed(
+        next((str(each[CATALOG_OF]) for each in asset.metadata_by_key.values() if CATALOG_OF in each), RESOURCE)
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import Field
 
-from spiral_assets.reading.catalogs import CATALOG, runs_key
+from spiral_assets.conventions import RESOURCE, runs_key
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -55,7 +55,7 @@ class RunsResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields
         return Path(self.root) / "checkpoints" / run / str(context.asset_key.path[-1])
 
 
-def standard_resources(catalog: str | None = None, root: str | None = None, name: str = CATALOG) -> dict[str, Any]:
+def standard_resources(catalog: str | None = None, root: str | None = None, name: str = RESOURCE) -> dict[str, Any]:
     """Return the resources that the assets ask for: the catalog, the folder of checkpoints, and Dagster's Pipes.
 
     Args:

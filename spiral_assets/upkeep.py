@@ -8,8 +8,8 @@ import dagster as dg
 
 from spiral_assets import automation
 from spiral_assets.caching import TRUSTED
+from spiral_assets.conventions import RESOURCE, renamed
 from spiral_assets.facts import reports
-from spiral_assets.reading.catalogs import CATALOG, renamed
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def retention_job(
     schedule: str | None = WEEKLY,
     trust: tuple[str, ...] = (),
     running: bool = True,
-    catalog: str = CATALOG,
+    catalog: str = RESOURCE,
 ) -> dg.Definitions:
     """Return the job ``remove_dead_caches`` and its schedule.
 
@@ -102,7 +102,7 @@ def _row(each: "spiral.results.PreparedData") -> dict[str, Any]:
 
 def _named(name: str, catalog: str) -> str:
     """Return the name of a job, a schedule or a sensor of a catalog."""
-    return name if catalog == CATALOG else f"{name}_{catalog}"
+    return name if catalog == RESOURCE else f"{name}_{catalog}"
 
 
 def failure_sensor(alert: Alert, *, running: bool = True, name: str = "tell_failures") -> dg.SensorDefinition:
@@ -144,7 +144,7 @@ def upkeep(
     retention: dg.Definitions | None = None,
     alert: Alert | None = None,
     rebuilding: bool = True,
-    catalog: str = CATALOG,
+    catalog: str = RESOURCE,
     others: Sequence[str] = (),
 ) -> dg.Definitions:
     """Return the automation sensor, the retention job, and the failure sensor of a code location.
@@ -162,7 +162,7 @@ def upkeep(
         >>> [job.name for job in defs.jobs], [sensor.name for sensor in defs.sensors]
         (['remove_dead_caches'], ['rebuild_what_changed', 'tell_failures'])
     """
-    only = None if catalog == CATALOG else catalog
+    only = None if catalog == RESOURCE else catalog
     rebuilds = _named("rebuild_what_changed", catalog)
     sensors: list[Any] = [automation.rebuild_sensor(rebuilds, running=rebuilding, catalog=only, others=others)]
     if alert is not None:

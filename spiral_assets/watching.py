@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import dagster as dg
 
 from spiral_assets import conventions
-from spiral_assets.reading.catalogs import CATALOG, renamed
+from spiral_assets.conventions import RESOURCE, renamed
 from spiral_assets.relations.looks import LOOK_TAG, MANIFEST_TAG, look
 from spiral_assets.relations.sources import Declared
 from spiral_assets.resources import CatalogResource
@@ -54,7 +54,7 @@ class Watched:
 
 
 def watch_sensor(
-    name: str, relations: Sequence[Watched], *, every_s: int, running: bool = True, catalog: str = CATALOG
+    name: str, relations: Sequence[Watched], *, every_s: int, running: bool = True, catalog: str = RESOURCE
 ) -> dg.SensorDefinition:
     """Return the sensor ``watch_<name>``, which requests one run for all relations whose source is not what is registered.
 

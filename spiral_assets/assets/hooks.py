@@ -9,7 +9,7 @@ import dagster as dg
 from dagster.components.resolved.core_models import OpSpec
 
 from spiral_assets import conventions
-from spiral_assets.reading.catalogs import CATALOG, renamed
+from spiral_assets.conventions import RESOURCE, renamed
 from spiral_assets.resources import CatalogResource
 
 Results = Iterator[dg.MaterializeResult[None]]
@@ -80,7 +80,7 @@ class Hooks:
     )
     op: OpSpec | None = None
     retry_policy: dg.RetryPolicy | None = None
-    catalog: str = CATALOG
+    catalog: str = RESOURCE
 
     def asset(
         self,
@@ -142,6 +142,6 @@ def _marked(spec: dg.AssetSpec, before: dg.AssetSpec, catalog: str) -> dg.AssetS
     """Return a spec with what jobs, sensors and checks need to know where a component changed it."""
     if spec.group_name != before.group_name and before.group_name:
         spec = spec.merge_attributes(tags={conventions.MOVED: before.group_name})
-    if catalog != CATALOG:
+    if catalog != RESOURCE:
         spec = spec.merge_attributes(metadata={conventions.CATALOG_OF: catalog}, tags={conventions.CATALOG_OF: catalog})
     return spec

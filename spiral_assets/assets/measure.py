@@ -9,8 +9,7 @@ import dagster as dg
 from spiral_assets import automation, conventions, pages
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.code_versions import code_version_of
-from spiral_assets.conventions import DATA_TEAM, Deps
-from spiral_assets.reading.catalogs import in_catalog_of
+from spiral_assets.conventions import DATA_TEAM, Deps, in_catalog_of
 from spiral_assets.reading.code_references import with_code
 from spiral_assets.resources import CatalogResource
 

@@ -11,9 +11,8 @@ from spiral_assets import automation, conventions
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.assets.measure import Check, own_check
 from spiral_assets.caching import ReportedProgress
-from spiral_assets.conventions import DATA_TEAM, Deps
+from spiral_assets.conventions import DATA_TEAM, Deps, in_catalog_of
 from spiral_assets.facts import reports
-from spiral_assets.reading.catalogs import in_catalog_of
 from spiral_assets.relations.files import by_file
 from spiral_assets.relations.partitions import requested, shard_groups
 from spiral_assets.relations.registration import page

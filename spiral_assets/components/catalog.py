@@ -7,7 +7,7 @@ from pydantic import Field
 
 from spiral_assets.components.face import Face
 from spiral_assets.components.scaffolding import example
-from spiral_assets.reading.catalogs import CATALOG
+from spiral_assets.conventions import RESOURCE
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.resources import standard_resources
 
@@ -26,7 +26,7 @@ class Catalog(Face):
     """
 
     name: str = Field(
-        default=CATALOG, description="Components name it (catalog: ...), where a location has several catalogs."
+        default=RESOURCE, description="Components name it (catalog: ...), where a location has several catalogs."
     )
     path: str | None = Field(
         default=None,

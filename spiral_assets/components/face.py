@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from spiral_assets.conventions import RESOURCE
 from spiral_assets.reading.attributes import strict_model
-from spiral_assets.reading.catalogs import CATALOG
 from spiral_assets.reading.location import Path, need_sound_location
 from spiral_assets.reading.positions import Wrong, placed, refuse
 
@@ -79,7 +79,7 @@ class Face(dg.Component, dg.Model, dg.Resolvable):
 
     def catalog_name(self) -> str:
         """Return the name of its catalog."""
-        return CATALOG
+        return RESOURCE
 
     def catalog_location(self) -> str | None:
         """Return where the catalog lies, from the component that says so."""

@@ -12,8 +12,8 @@ from pydantic import Field
 from spiral_assets.assets.hooks import AssetProps, Hooks
 from spiral_assets.assets.measure import Check
 from spiral_assets.components.face import Face
+from spiral_assets.conventions import RESOURCE
 from spiral_assets.named import Named, Plan, SavedPlan
-from spiral_assets.reading.catalogs import CATALOG
 from spiral_assets.reading.location import Path
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.reading.source_fields import wrong_function
@@ -152,7 +152,7 @@ class Owned(Face):
     description: str = Field(default="", description="Shown in the UI.")
     domain: str = Field(default="", description="Tag by which jobs select what belongs together.")
     owners: Sequence[str] | None = Field(default=None, description="Teams (team:data) or e-mail addresses.")
-    catalog: str = Field(default=CATALOG, description="Name of the Catalog, where the location has several.")
+    catalog: str = Field(default=RESOURCE, description="Name of the Catalog, where the location has several.")
     op: Annotated[
         StepOptions | None,
         dg.Resolver.default(

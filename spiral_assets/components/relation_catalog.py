@@ -24,7 +24,7 @@ from spiral_assets.components.catalog import Catalog
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.relation import Relation, measured_relation
 from spiral_assets.components.scaffolding import example
-from spiral_assets.reading.catalogs import CATALOG
+from spiral_assets.conventions import RESOURCE
 from spiral_assets.reading.file_tree import FileTree
 from spiral_assets.reading.location import Path as Keys
 from spiral_assets.reading.positions import Wrong, line_of, refuse
@@ -132,7 +132,7 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
 
     def catalog_name(self) -> str:
         """Return the name of its catalog."""
-        return CATALOG if self._named is None else self._named.name
+        return RESOURCE if self._named is None else self._named.name
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from spiral_assets.components.face import Face
 from spiral_assets.components.parts import FunctionByName, function_of, wrong_named
 from spiral_assets.components.scaffolding import example
-from spiral_assets.reading.catalogs import CATALOG
+from spiral_assets.conventions import RESOURCE
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.upkeep import GRACE_DAYS, WEEKLY, retention_job, upkeep
 
@@ -35,7 +35,7 @@ class Upkeep(Face):
         (['remove_dead_caches'], ['rebuild_what_changed'])
     """
 
-    catalog: str = Field(default=CATALOG, description="Name of the Catalog, where the location has several.")
+    catalog: str = Field(default=RESOURCE, description="Name of the Catalog, where the location has several.")
     rebuilding: bool = Field(default=True, description="Whether the sensor that rebuilds what changed is on.")
     retention: Retention | None = Field(default_factory=Retention)
     on_failure: str | FunctionByName | None = Field(
@@ -54,9 +54,9 @@ class Upkeep(Face):
     def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return sensors, jobs and schedules."""
         others = []
-        if isinstance(context.component_decl, YamlDecl) and self.catalog == CATALOG:
+        if isinstance(context.component_decl, YamlDecl) and self.catalog == RESOURCE:
             found = context.component_tree.get_all_components(of_type=Upkeep)
-            others = [each.catalog for each in found if each.catalog != CATALOG]
+            others = [each.catalog for each in found if each.catalog != RESOURCE]
         retention = self.retention
         job = (
             None

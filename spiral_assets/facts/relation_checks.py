@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import dagster as dg
 
+from spiral_assets.conventions import in_catalog_of
 from spiral_assets.facts import reports
 from spiral_assets.facts.findings import warned
-from spiral_assets.reading.catalogs import in_catalog_of
 from spiral_assets.resources import CatalogResource
 
 JPEG: Final = "image/jpeg-ref"

@@ -15,7 +15,7 @@ from dagster._utils.env import using_dagster_dev
 from dagster.components.core.component_tree import ComponentTree
 from dagster.components.core.decl import ComponentDecl, PythonFileDecl, YamlDecl
 
-from spiral_assets.reading.catalogs import CATALOG, runs_key
+from spiral_assets.conventions import RESOURCE, runs_key
 from spiral_assets.reading.positions import Wrong, line_of, refuse
 from spiral_assets.relations.sources import expanded
 
@@ -176,7 +176,7 @@ def _absent(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:
 def _no_catalog(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:
     """Yield that a catalog is named that the location does not have."""
     name, found = component.catalog_name(), {key for part in parts for key in part.resources}
-    if name != CATALOG and name not in found:
+    if name != RESOURCE and name not in found:
         known = ", ".join(sorted(key for key in found if runs_key(key) in found)) or "none"
         yield Wrong(
             ("catalog",), f"there is no Catalog called {name!r}; there is {known}. Correct it, or add the component"
