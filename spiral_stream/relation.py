@@ -9,13 +9,14 @@ The verbs of rows lie in `row_verbs`; here are those that make samples and batch
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, final
 
 import numpy as np
 import pyarrow as pa
 
 from spiral_stream.arguments import as_integer, door
 from spiral_stream.batching.formation import Composition, Formation, expression_text
+from spiral_stream.batching.row_exchange import row_exchange
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.relation.row_identity import RowIdentity
 from spiral_stream.display.progress import working
@@ -278,6 +279,8 @@ class Relation(RowVerbs):
         on_error: OnError = "raise",
         error_budget: float | None = None,
         cost: str | Expr | None = None,
+        balance: Literal["rows"] | None = None,
+        step_batches: int | None = None,
     ) -> Self:
         """Turn samples into batches: fix which samples share one, what happens to a short last one, and the fields.
 
@@ -297,6 +300,8 @@ class Relation(RowVerbs):
                 samples (0.01 if None).
             cost: what a sample costs to train on, over columns that are known before payload is read, such as
                 ``"len(tokens) + len(tokens) ** 2 / 4096"``. By it `PreparedStream.bind` deals optimizer steps to ranks.
+            balance: ``"rows"`` exchanges rows between the batches of an optimizer step, so that they cost about the same.
+            step_batches: with ``balance``: batches of an optimizer step, over all ranks; a run binds as many.
 
         Raises:
             PlanError: ``fields`` is not a dict, a field does not fit its column, or the arguments contradict each other.
@@ -315,7 +320,8 @@ class Relation(RowVerbs):
         node = with_decoded(self.node, fields)
         formed = settled(node, formation, composition, batch_size)
         values = (batch_size, rule, tuple(fields.items()), formed, on_error, error_budget)
-        return self._with(nodes.Collate(node, *values, expression_text("collate", "cost", cost)))
+        text, exchange = expression_text("collate", "cost", cost), row_exchange(balance, step_batches)
+        return self._with(nodes.Collate(node, *values, text, exchange))
 
     @door(PlanError)
     def to_torch(

@@ -170,6 +170,8 @@ def _collated(node: nodes.Collate) -> str:
         how = f"{how_formed(node.formation)}, {how}"
     refused = "" if node.on_error == "raise" else f", on_error {node.on_error}"
     cost = "" if node.cost is None else f", cost {node.cost}"
+    if node.balance is not None:
+        cost += f", rows exchanged in steps of {node.balance.step_batches:,} batches"
     return f"Collate {how}, last {type(node.last).__name__}{refused}{cost}, fields {names}"
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spiral_stream.arguments import check, of_kind
 from spiral_stream.batching.formation import Formation
+from spiral_stream.batching.row_exchange import RowExchange
 from spiral_stream.batching.tail import Tail
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import PlanError, shown
@@ -35,6 +36,7 @@ from spiral_stream.plan.checks import (
     need_weights,
 )
 from spiral_stream.plan.fields.needed_columns import (
+    check_balance,
     check_fields,
     check_formation,
     check_number,
@@ -327,6 +329,7 @@ class Collate(Simple):
     on_error: OnError = "raise"
     error_budget: float | None = None  # not part of the fingerprint: it changes no batch
     cost: str | None = None  # of a sample: by it, optimizer steps are dealt to ranks
+    balance: RowExchange | None = None  # between which batches rows are exchanged, by cost
 
     def __post_init__(self) -> None:
         need_after(self.VERB, self.source, Sampled, ". Call .sample(identity=..., order=...) before it, once")
@@ -346,6 +349,7 @@ class Collate(Simple):
         check_on_error(self.on_error, self.error_budget, self.formation, self.source)
         if self.cost is not None:
             check_number("collate", "cost", self.cost, have)
+        check_balance(self.balance, self.cost, self.formation)
 
 
 @final

@@ -17,6 +17,8 @@ from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.numbering.batch_costs import BatchCosts
 from spiral_stream.runtime.numbering.dealt import DealtStep
+from spiral_stream.runtime.numbering.exchanged import ExchangedBatches
+from spiral_stream.runtime.numbering.numbering import BatchStore
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.sampling.dealing import Float64, wait_share, waits
 
@@ -33,6 +35,8 @@ def step_facts(subject: Subject) -> dict[str, Any]:
         return {}
     stripe = bound.world_size * bound.merge
     by = "by cost, in stripes" if bound.deal.policy == "cost" else "as they are numbered"
+    if need(subject.stages.plan, Collate).balance is not None:
+        by += ", after an exchange of rows"
     out: dict[str, Any] = {
         "optimizer step": EXACT.phrase(
             f"{{batches}} batches, dealt {by}: {{microsteps}} microsteps of {{ranks}} ranks",
@@ -59,14 +63,14 @@ def _waits(subject: Subject) -> Phrase | str:
     if subject.stages.formed and isinstance(subject.first, str):
         return subject.first
     try:
-        steps, is_complete = _first_steps(subject, costs)
+        steps, shadow, is_complete = _first_steps(subject, costs)
     except (DataError, StreamError) as error:
         return f"unknown: what batches cost cannot be read: {error}"
     if not steps:
         return "the epoch has no optimizer step"
     name = "all optimizer steps" if is_complete else f"the first {len(steps):,} optimizer steps"
     source = FigureSource(name, "exact" if is_complete else "estimated")
-    planned, shadow = [each.per_rank for each in steps], [each.shadow for each in steps]
+    planned = [each.per_rank for each in steps]
     share = wait_share(planned)
     if share > _LONG:
         subject.warnings.add(
@@ -93,27 +97,44 @@ def _costs(subject: Subject) -> BatchCosts | None:
     return None if text is None else BatchCosts(subject.stages, subject.reader, text)
 
 
-def _first_steps(subject: Subject, costs: BatchCosts) -> tuple[list[DealtStep], bool]:
-    """The first optimizer steps of the epoch, drawn apart from those of the run, and whether these are all."""
+def _first_steps(subject: Subject, costs: BatchCosts) -> tuple[list[DealtStep], list[Float64], bool]:
+    """The first optimizer steps of the epoch, drawn apart from those of the run; what ranks had without deal and exchange.
+
+    The third says whether these are all.
+    """
     if not subject.stages.formed:
-        return _drawn(subject, RunBatches(subject.numbering.store, NOTHING, subject.stages, costs))
+        return _drawn(subject, _as_formed(subject.numbering.store), costs)
     forming = subject.forming
     with TemporaryDirectory() as folder:  # of an index that nobody else reads
-        every = FormedBatches(Forming(forming.stages, forming.reader, forming.formation), Path(folder))
-        return _drawn(subject, RunBatches(every, NOTHING, subject.stages, costs))
+        return _drawn(
+            subject, FormedBatches(Forming(forming.stages, forming.reader, forming.formation), Path(folder)), costs
+        )
 
 
-def _drawn(subject: Subject, batches: RunBatches) -> tuple[list[DealtStep], bool]:
+def _as_formed(store: BatchStore) -> BatchStore:
+    return store.store if isinstance(store, ExchangedBatches) else store
+
+
+def _drawn(subject: Subject, store: BatchStore, costs: BatchCosts) -> tuple[list[DealtStep], list[Float64], bool]:
     bound, epoch = subject.bound, subject.bound.epoch
-    assert bound.deal is not None
-    segments = Cursor().enter(bound.world_size, bound.merge, bound.deal).segments
-    dealt, out, samples = batches.dealt(segments), list[DealtStep](), 0
+    exchange, deal = need(subject.stages.plan, Collate).balance, bound.deal
+    assert deal is not None
+    segments = Cursor().enter(*bound.shape).segments
+    formed = RunBatches(store, NOTHING, subject.stages, costs)
+    dealt = formed
+    if exchange is not None:
+        dealt = RunBatches(ExchangedBatches(store, exchange.step_batches, costs), NOTHING, subject.stages, costs)
+    out, shadow, samples = list[DealtStep](), list[Float64](), 0
+    dealt, undealt = dealt.dealt(segments), formed.dealt(segments)
     while len(out) < _STEPS and samples < _SAMPLES:
-        first = len(out) * bound.deal.step_batches
-        if not batches.exists(epoch, first + bound.deal.step_batches - 1):
-            return out, True
+        first = len(out) * deal.step_batches
+        if not formed.exists(epoch, first + deal.step_batches - 1):
+            return out, shadow, True
         step = dealt.step(epoch, first)
+        before = undealt.step(epoch, first) if exchange is not None else step
         assert step is not None
+        assert before is not None
         out.append(step)
+        shadow.append(before.shadow)
         samples += step.samples
-    return out, not batches.exists(epoch, (len(out) + 1) * bound.deal.step_batches - 1)
+    return out, shadow, not formed.exists(epoch, (len(out) + 1) * deal.step_batches - 1)

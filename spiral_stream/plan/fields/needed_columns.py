@@ -7,6 +7,7 @@ import pyarrow as pa
 from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed, check_multiple
 from spiral_stream.batching.padding_width import common_multiple
+from spiral_stream.batching.row_exchange import RowExchange
 from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field
@@ -80,6 +81,33 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
         check_number(f"collate (field {name!r})", "value", total.value, have)
     check_lists(fields, have)
     field_specs(fields, have)
+
+
+def check_balance(balance: RowExchange | None, cost: str | None, formation: Formation | None) -> None:
+    """Refuse an exchange of rows that would break what the formation promises.
+
+    Raises:
+        PlanError: there is no cost, or batches have limits or shares that an exchange does not keep.
+    """
+    if balance is None:
+        return
+    if cost is None:
+        msg = "collate: balance='rows' exchanges rows by cost. Say it: collate(cost='len(tokens)')"
+        raise PlanError(msg)
+    composition = getattr(formation, "composition", None)
+    if composition is not None:
+        msg = (
+            f"collate: balance='rows' moves rows between batches, and {type(composition).__name__} says which streams share one. "
+            "Leave one of them out"
+        )
+        raise PlanError(msg)
+    if formation is not None and formation.cost_names:
+        limits = " and ".join(f"max_{name}" for name in formation.cost_names)
+        msg = (
+            f"collate: balance='rows' with {limits} of BatchBudget, which an exchange would not keep. Budget max_tokens, or "
+            "leave balance out"
+        )
+        raise PlanError(msg)
 
 
 def check_number(where: str, name: str, text: str, have: pa.Schema) -> None:

@@ -14,6 +14,7 @@ from spiral_stream import expr
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.row_exchange import RowExchange
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError, shown
@@ -94,7 +95,7 @@ VALUES: Final = {
         *(ExpandedRange, GlobalShuffle, HashBucketed, Sequential, ShardAwareShuffle, ShuffleBuckets),
         *(Weighted, WindowShuffle, WithReplacement, WithinShards),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
-        *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
+        *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed, RowExchange),
         *(Boxes, BoxLabels, KeyPoints, Patches, PatchGrid, PatchMask, StepTotal),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, ChatTemplate, Tokenize),
         *(
@@ -133,7 +134,7 @@ _LATER: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (  # fields from after t
     ),
     (BatchBudget | Pad | LabelField | maps.SampleTokens, dict.fromkeys(("also", "mask", "max_images", "template"))),
     (maps.SampleAssembly, {"drop_last": False}),
-    (nodes.Collate, {"cost": None}),
+    (nodes.Collate, {"cost": None, "balance": None}),
     (Packed | WindowedBucket | Pad | PadMask, {"length": None}),
 )
 _LARGEST: Final = 4096  # bits of a whole number; Python writes at most 4,300 digits

@@ -32,7 +32,7 @@ from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text.chat import ChatTemplate
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
-_LATER: Final = {"formation": None, "on_error": "raise", "cost": None}
+_LATER: Final = {"formation": None, "on_error": "raise", "cost": None, "balance": None}
 _LATER_OF_STACK: Final = {
     each.name: each.default
     for each in dataclasses.fields(Stack)

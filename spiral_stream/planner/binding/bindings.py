@@ -7,6 +7,7 @@ from typing import Any, final
 
 from spiral_stream import params
 from spiral_stream.arguments import as_integer
+from spiral_stream.batching.row_exchange import RowExchange
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import BindError, PlanError, ResumeError, shown
 from spiral_stream.plan.checks import device_name
@@ -179,13 +180,14 @@ class Bound:
         return self.rank if self.ranks_per_node is None else self.nodes.turn_of(self.rank)
 
 
-def settle(bindings: Bindings, sample: Sample, cost: str | None = None) -> Bound:
+def settle(bindings: Bindings, sample: Sample, cost: str | None = None, exchange: RowExchange | None = None) -> Bound:
     """Fill in the defaults: the plan's integers, ``torch.distributed``, the environment, then 0 of 1.
 
     Args:
         bindings: what is bound.
         sample: of the plan.
         cost: of its samples, if the plan says one.
+        exchange: between which batches the plan exchanges rows; it says how many an optimizer step has.
 
     Raises:
         BindError: rank and world size contradict each other, or contradict the plan; or ranks cannot share a step evenly.
@@ -212,7 +214,7 @@ def settle(bindings: Bindings, sample: Sample, cost: str | None = None) -> Bound
         steps=bindings.steps_per_epoch,
         ranks_per_node=bindings.ranks_per_node,
         epochs=bindings.epochs,
-        deal=_deal(bindings, cost),
+        deal=_deal(bindings, cost, exchange),
     )
     if settled.rank >= settled.world_size:
         msg = (
@@ -226,13 +228,22 @@ def settle(bindings: Bindings, sample: Sample, cost: str | None = None) -> Bound
     return settled
 
 
-def _deal(bindings: Bindings, cost: str | None) -> StepDeal | None:
-    """How optimizer steps are dealt; None where the run does not say how many batches one has.
+def _deal(bindings: Bindings, cost: str | None, exchange: RowExchange | None) -> StepDeal | None:
+    """How optimizer steps are dealt; None where neither run nor plan says how many batches one has.
 
     Raises:
-        BindError: it is to be dealt by a cost that the plan lacks.
+        BindError: it is to be dealt by a cost that the plan lacks, or its steps are not those of the plan.
     """
-    if bindings.step_batches is None:
+    step_batches = bindings.step_batches
+    if exchange is not None:
+        step_batches = exchange.step_batches if step_batches is None else step_batches
+        if step_batches % exchange.step_batches:
+            msg = (
+                f"bind: step_batches={step_batches:,}, and the plan exchanges rows between {exchange.step_batches:,} batches. "
+                "Bind that many or a multiple, or leave step_batches out"
+            )
+            raise BindError(msg)
+    if step_batches is None:
         if bindings.deal is not None:
             msg = f"bind: deal={bindings.deal!r} deals the batches of an optimizer step. Say how many: bind(step_batches=...)"
             raise BindError(msg)
@@ -241,7 +252,7 @@ def _deal(bindings: Bindings, cost: str | None) -> StepDeal | None:
     if policy == "cost" and cost is None:
         msg = "bind: deal='cost', and the plan says no cost. Give it one, collate(cost='len(tokens)'), or deal='order'"
         raise BindError(msg)
-    return StepDeal(bindings.step_batches, policy)
+    return StepDeal(step_batches, policy)
 
 
 def _need_even(bound: Bound) -> None:

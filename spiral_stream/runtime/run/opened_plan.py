@@ -50,6 +50,7 @@ from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.batch_costs import BatchCosts
+from spiral_stream.runtime.numbering.exchanged import ExchangedBatches
 from spiral_stream.runtime.numbering.formation_index import RESTS, name_plan, verify_index, verify_rests
 from spiral_stream.runtime.numbering.known_chapters import Known
 from spiral_stream.runtime.numbering.numbering import BatchStore, CountedBatches
@@ -199,13 +200,19 @@ class Opening:
             alone = not self._threads.in_worker
             with working("opening the plan"):
                 reader = SampleReader(stages, run_seed, self._metrics, self._threads.working(), processes=alone)
-                cost = need(self._plan, Collate).cost
-                costs = None if cost is None else BatchCosts(stages, reader, cost)
-                texts = [each.field.value for each in stages.of(StepTotalStage)]
-                totals = {text: BatchCosts(stages, reader, text, "StepTotal") for text in texts}
-                numbering = RunBatches(self._batches(stages, reader), self.skips, stages, costs, totals)
+                numbering = self._numbering(stages, reader)
             self._read = Opened(lowered, reader, numbering)
         return self._read
+
+    def _numbering(self, stages: Stages, reader: SampleReader) -> RunBatches:
+        collate = need(self._plan, Collate)
+        costs = None if collate.cost is None else BatchCosts(stages, reader, collate.cost)
+        texts = [each.field.value for each in stages.of(StepTotalStage)]
+        totals = {text: BatchCosts(stages, reader, text, "StepTotal") for text in texts}
+        store = self._batches(stages, reader)
+        if collate.balance is not None and costs is not None:
+            store = ExchangedBatches(store, collate.balance.step_batches, costs)
+        return RunBatches(store, self.skips, stages, costs, totals)
 
     def formed(self, run_seed: int) -> FormedBatches | None:
         """Return all batches of a plan with a formation; None where they are counted. Arguments as for `read`."""

@@ -47,6 +47,7 @@ SUBJECTS: Final = [
                 "deal": st.sampled_from([None, "cost", "order"]),
                 "skipped": st.booleans(),
                 "total": st.booleans(),
+                "balanced": st.sampled_from([None, STEP, 4]),
             }
         ),
         _dealt,
