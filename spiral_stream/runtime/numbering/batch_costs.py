@@ -21,7 +21,7 @@ from spiral_stream.planner.binding.bindings import Bound
 from spiral_stream.planner.columns.lineage import Key, Made
 from spiral_stream.planner.prepared_data.build import is_built
 from spiral_stream.planner.stages import Stages
-from spiral_stream.runtime.columns.samples import SampleReader, Samples
+from spiral_stream.runtime.columns.samples import SampleReader, Samples, lengths_of
 from spiral_stream.runtime.numbering.drawn import Drawn
 
 Float64 = NDArray[np.float64]
@@ -84,6 +84,23 @@ class BatchCosts:
         batch_of = np.repeat(np.arange(len(drawn)), [len(each) for each in found])
         weights = np.concatenate(found)  # `bincount` adds in order, everywhere
         return np.bincount(batch_of, weights=weights, minlength=len(drawn)).astype(np.float64)
+
+    def longest(self, epoch: int, drawn: Sequence[Drawn]) -> Int64 | None:
+        """Return how wide each sample of some batches is, shape [S]; None if all rows are equally wide, or nothing is padded."""
+        shapes = [each.membership for each in drawn]
+        if self._stages.formation is None or any(each.packing is not None for each in shapes):
+            return None
+        known = [each.lengths for each in shapes if each.lengths is not None]
+        if len(known) == len(shapes):
+            return np.concatenate(known)
+        columns = sorted({stage.field.column for stage in self._stages.sequences})
+        if not columns:
+            return None
+        keys = [self._reader.lineage.length_key(column) for column in columns]
+        samples = Samples.concat([each.samples.only(keys) for each in drawn])
+        self._reader.need(epoch, samples, keys)
+        found: Int64 = np.maximum.reduce([lengths_of(samples.columns[key]) for key in keys])
+        return found
 
     def total(self, epoch: int, drawn: Sequence[Drawn]) -> float:
         """Return the sum over all samples of some batches, without rows that only fill one.

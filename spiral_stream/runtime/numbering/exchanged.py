@@ -122,9 +122,9 @@ class ExchangedBatches(BatchStore):
         row_of = np.arange(len(together.samples)) if packing is None else packing.rows
         part_costs = np.concatenate(self._costs.of_samples(epoch, drawn))
         costs = np.bincount(row_of, weights=part_costs, minlength=len(formed)).astype(np.float64)
-        lengths = None if packing is not None else together.membership.lengths
-        widths = np.array([each.membership.width for each in drawn])
-        batch_of = exchanged(costs, formed, lengths, None if lengths is None else widths)
+        lengths = self._costs.longest(epoch, drawn)
+        widths = None if lengths is None else np.maximum.reduceat(lengths, np.cumsum(sizes) - sizes)
+        batch_of = exchanged(costs, formed, lengths, widths)
         return [_of_rows(together, np.flatnonzero(batch_of == at), row_of, each) for at, each in enumerate(drawn)]
 
     def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
