@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
@@ -344,3 +345,24 @@ def test_a_run_records_the_batches_that_were_dealt(catalog: sp.Catalog) -> None:
 def stream_ledger(catalog: sp.Catalog, number: int) -> list[Any]:
     with even_steps.stream(catalog) as whole:
         return whole.ledger(number)
+
+
+def test_lists_with_long_offsets_have_lengths_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    made = sp.connect(tmp_path_factory.mktemp("long"))
+    lists = pa.array([[1] * (1 + at % 7) for at in range(24)], pa.large_list(pa.int64()))
+    made.register("rows", sp.Arrow(pa.table({"id": range(24), "tokens": lists})), identity="id")
+    sampled = made.table("rows").sample(order=sp.Sequential())
+    fields = {"id": sp.Stack("id"), "ids": sp.Pad("tokens")}
+    with sampled.collate(batch_size=1, cost="len(tokens)", fields=fields).to_numpy() as stream:
+        lengths = [batch["ids"].shape[1] for batch in stream.bind(step_batches=24)]
+
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_what_ranks_wait_is_told_without_a_deal_too(catalog: sp.Catalog) -> None:
+    with (
+        even_steps.stream(catalog, "packed").bind(rank=0, world_size=3, step_batches=STEP) as dealt,
+        even_steps.stream(catalog, "packed").bind(rank=0, world_size=3, step_batches=STEP, deal="order") as ordered,
+    ):
+        assert len(list(dealt)) == len(list(ordered))
+        assert dealt.metrics()["step_wait_share"] < ordered.metrics()["step_wait_share"]

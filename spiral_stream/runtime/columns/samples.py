@@ -440,7 +440,8 @@ class SampleReader:
             delivered: the lengths, shape [S], of columns of which samples are delivered in part, and of columns of lengths.
         """
         schema = source.schema()
-        lists = {n for n in expr.columns() if pa.types.is_list(schema.field(n).type)}
+        kinds = {n: schema.field(n).type for n in expr.columns()}
+        lists = {n for n, kind in kinds.items() if pa.types.is_list(kind) or pa.types.is_large_list(kind)}
         columns = {n: samples.columns[self.lineage.length_key(n, upto)] for n in sorted(expr.columns())}
         plain: dict[str, Any] = {n: v for n, v in columns.items() if n not in lists}
         plain |= {length_column(n): pa.array(delivered.get(n, lengths_of(columns[n]))) for n in lists}

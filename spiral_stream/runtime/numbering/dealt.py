@@ -77,7 +77,9 @@ class Dealer:
         segments: Sequence[Segment],
         totals: Mapping[str, BatchCosts],
     ) -> None:
-        self._batches, self._costs, self._segments, self._totals = batches, costs, segments, totals
+        self._batches, self._segments, self._totals = batches, segments, totals
+        by_cost = any(each.deal is not None and each.deal.policy == "cost" for each in segments)
+        self._costs = costs if costs is not None and (by_cost or costs.unknown() is None) else None
         self._drawn = memo(self._draw_step, _DRAWN)
         self._steps = memo(self._step, _DEALT)
 
@@ -132,7 +134,7 @@ class Dealer:
         while at < len(indices):
             inside = self.bounds(indices[at])
             stop = bisect_left(indices, inside.stop, lo=at)
-            if self._by_cost(indices[at]) or self._totals:
+            if self._looks_at(indices[at]):
                 step = self._steps(epoch, self._at(inside.start), inside.start)
                 held = self._drawn(epoch, step.first, inside.stop - inside.start)
                 chosen = (held[int(step.order[index - step.first])] for index in indices[at:stop])
@@ -153,6 +155,10 @@ class Dealer:
 
     def _deals(self, index: int) -> bool:
         return self._segments[self._at(index)].deal is not None
+
+    def _looks_at(self, index: int) -> bool:
+        """Whether the step of an index is drawn at once: for its deal, for what it comes to, or to say what ranks wait."""
+        return bool(self._totals) or (self._deals(index) and self._costs is not None)
 
     def _by_cost(self, index: int) -> bool:
         deal = self._segments[self._at(index)].deal
