@@ -5,8 +5,8 @@
 Documents have drawn lengths (log-normal), and real ones: of the Python files of this interpreter, four bytes a token. They are
 packed into rows. Shares are of a whole epoch, as `metrics()["step_wait_share"]` says on one rank, which knows what all ranks
 have. Real processes sleep as long as their batch costs, and meet at a barrier after each microstep. The rival is an own
-reading of torchtitan's pull request 3938 (first-fit decreasing over the documents of a step, rows split by squared lengths,
-sorted and cut into groups), which was open when this was written; no release has it.
+reading of torchtitan's pull request 3938 (first-fit decreasing of a step's documents into flat rows of as many tokens as a
+batch, rows split by squared lengths, sorted and cut into groups), which was open when this was written; no release has it.
 """
 
 import argparse
@@ -102,12 +102,10 @@ def rival_share(catalog: Any, name: str, cost: str, step: int, world: int) -> fl
                 documents += np.diff(batch["cu"]).tolist()
             if not documents:
                 break
-            rows = rival_rows(documents, world * ROWS)
+            rows = rival_rows(documents, world)
             work = np.array([sum(n + (n * n / 1024 if quadratic else 0) for n in row) for row in rows])
             square = np.array([sum(n * n for n in row) for row in rows])
-            by_work = work[np.argsort(-square, kind="stable")]
-            groups = by_work.reshape(-1, world, ROWS).sum(axis=2)  # neighbours make a batch of several rows
-            per_rank.append(groups)
+            per_rank.append(work[np.argsort(-square, kind="stable")].reshape(-1, world))
             if stream.epoch:
                 break
     return wait_share(per_rank)
@@ -121,7 +119,7 @@ def rival_rows(documents: Sequence[int], unit: int) -> list[list[int]]:
         at = next((k for k, left in enumerate(room) if left >= length), None)
         if at is None:
             rows.append([])
-            room.append(WIDTH)
+            room.append(WIDTH * ROWS)
             at = len(rows) - 1
         rows[at].append(length)
         room[at] -= length
