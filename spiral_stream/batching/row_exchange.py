@@ -4,7 +4,7 @@ Batches keep how many rows they have. Rows go to batches in rounds: the costlies
 them to the batch with the least so far (longest processing time first, Graham 1969). Then rows of the costliest batch are
 exchanged for cheaper ones, as long as that lowers it. Where batches are padded to widths of their own, a row only goes where
 it fits, so that budgets of tokens hold and padding does not grow; then the batches as they were formed are the beginning.
-Ties go by position. See docs/decisions/0087.
+Ties go by position. See docs/decisions/0088.
 
 Cost: 0.5 us per row for the rounds, and 60 us per exchange, of which there are at most twice as many as batches.
 """
