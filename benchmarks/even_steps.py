@@ -32,7 +32,9 @@ ROWS: Final = 4  # of a batch
 DOCUMENTS: Final = 24_000
 COSTS: Final = {"linear": "len(tokens)", "quadratic": "len(tokens) + len(tokens) ** 2 / 1024"}
 HOWS: Final = ("in order", "dealt", "rows exchanged")
-SLEEP_S: Final = 0.02  # of a batch of mean cost
+SLEEP_S: Final = 0.2  # of a batch of mean cost; long beside what two busy cores take to wake four processes
+
+CLOCKED: Final = 18  # microsteps by the clock: three optimizer steps
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -146,7 +148,7 @@ def one_rank(folder: str, name: str, how: str, rank: int, world: int, scale: flo
     catalog = spiral.connect(folder)
     waited = worked = 0.0
     with stream_of(catalog, name, COSTS["quadratic"], how, 24, rank, world) as stream:
-        for batch in islice(stream, 48):
+        for batch in islice(stream, CLOCKED):
             lengths = np.diff(batch["cu"]).astype(np.float64)
             busy = float((lengths + lengths**2 / 1024).sum()) * scale
             time.sleep(busy)
@@ -181,7 +183,7 @@ def by_the_clock(folder: Path, name: str, rounds: int, world: int = 4) -> None:
         spread = "/".join(f"{value:.2f}" for value in (min(seconds[how]), median(seconds[how]), max(seconds[how])))
         share = "/".join(f"{value:.1%}" for value in (min(portions[how]), median(portions[how]), max(portions[how])))
         print(
-            f"{world} processes, 48 microsteps, {how}: {spread} s, waited {share} (min/median/max of {rounds})",
+            f"{world} processes, {CLOCKED} microsteps, {how}: {spread} s, waited {share} (min/median/max of {rounds})",
             flush=True,
         )
 
