@@ -39,6 +39,7 @@ setup(
             *("-O3", "-std=c11", "-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
         ),
         room("spiral_stream.decoders._region", "-O2", "-std=gnu11", libraries=("dl",)),
+        room("spiral_stream.decoders._entropy", "-O3", "-std=gnu11"),
         room("spiral_stream.decoders._frames", "-O3", "-std=gnu11", "-fno-strict-aliasing"),
         room("spiral_stream.batching._packing", "-O3", "-std=gnu11"),
         room("spiral_stream.fields._tokens", "-O3", "-std=c11"),

@@ -71,7 +71,7 @@ class ImageListKind(Kind):
             try:
                 encoded = self.encoded(column[at], base)
                 source_bytes += sum(map(len, encoded))
-                payload = pack([self.keep(item, data) for item, data in enumerate(encoded)])
+                payload = pack([self._for_cache(item, data) for item, data in enumerate(encoded)])
             except DataError as error:
                 refused[at] = str(error)
                 continue
@@ -87,6 +87,12 @@ class ImageListKind(Kind):
         """
         try:
             return self.one.keep(data)  # a kind is made in 1 us
+        except DataError as error:
+            raise of_item(item, error) from error
+
+    def _for_cache(self, item: int, data: bytes | memoryview) -> StoredImage:
+        try:
+            return self.one.for_cache(data)
         except DataError as error:
             raise of_item(item, error) from error
 

@@ -3,7 +3,7 @@
 Height and width are stored next to the payload. A row that is not stored goes through `keep` on the fly.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from spiral_stream.cache.fingerprint import image_facts
 from spiral_stream.cache.kinds.kind import Kind, Rows
 from spiral_stream.decoders.decoder import Decoder
+from spiral_stream.decoders.image import region
 from spiral_stream.decoders.image.image import JpegDecoder, decode_jpeg, encode_jpeg
 from spiral_stream.decoders.image.oriented import Oriented, inner_of
 from spiral_stream.errors import DataError, SourceError
@@ -72,7 +73,7 @@ class ImageKind(Kind):
                 continue
             source_bytes += len(data)
             try:
-                payload = self.keep(data)
+                payload = self.for_cache(data)
             except DataError as error:
                 refused[at] = str(error)
                 continue
@@ -96,6 +97,15 @@ class ImageKind(Kind):
         if isinstance(profile, Jpeg):
             return StoredImage(encode_jpeg(pixels, profile.quality), *pixels.shape[:2])
         return StoredImage(pixels.reshape(-1).view(np.uint8).data, *pixels.shape[:2])
+
+    def for_cache(self, data: Bytes) -> StoredImage:
+        """Make the payload of one row as a cache has it: a JPEG with an index of its bits, which changes no pixel.
+
+        Raises:
+            DataError: the bytes cannot be decoded.
+        """
+        made = self.keep(data)
+        return replace(made, payload=region.indexed(made.payload)) if self.keeps_jpeg else made
 
     def read(self, stored: StoredImage) -> Pixels:
         """Return the pixels of a kept row; of raw pixels a view, not a copy.

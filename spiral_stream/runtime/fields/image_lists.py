@@ -198,6 +198,7 @@ class ImageListFeed:
             images = slice(starts[row], starts[row] + found.counts[row])
             rows.addresses[images] = found.addresses[row] + begins.astype(np.uint64)
             rows.heights[images], rows.widths[images], rows.lengths[images] = facts.T
+            rows.cached[images] = True
         rows.owners += found.owners
         self._direct(found, owners, items, rows)
         return rows

@@ -80,13 +80,14 @@ T = TypeVar("T")
 
 @final
 class StoredRows:
-    """The stored form of P images, as arrays [P]: address, bytes, height and width."""
+    """The stored form of P images, as arrays [P]: address, bytes, height, width, and whether it comes from a cache."""
 
     def __init__(self, count: int) -> None:
         self.addresses = np.zeros(count, dtype=np.uint64)
         self.lengths = np.zeros(count, dtype=np.int64)
         self.heights = np.zeros(count, dtype=np.int32)
         self.widths = np.zeros(count, dtype=np.int32)
+        self.cached = np.zeros(count, dtype=np.bool_)
         self.owners: list[Any] = []  # keep the memory alive
 
     def put(self, row: int, stored: StoredImage) -> None:
@@ -234,7 +235,8 @@ class ImageFeed:
             decoded = None
             if eligible[part].all():
                 with timed(self._metrics, "decode_s"):
-                    decoded = region.decode_regions(rows.addresses[part], rows.lengths[part], boxes[part])
+                    some = rows.addresses[part], rows.lengths[part], boxes[part], rows.cached[part]
+                    decoded = region.decode_regions(*some)
             if decoded is None:  # progressive, CMYK, turned or damaged: the full decoder reads it, or raises
                 program.run(self._full(rows, part), keys[part], out[part])
             else:
@@ -253,7 +255,7 @@ class ImageFeed:
         left = np.ones(len(ordinals), dtype=np.bool_)
         with timed(self._metrics, "fetch_s"):
             for indices, stored, at in stored_rows(self._relation, cache, ordinals):
-                left[indices] = False
+                left[indices], rows.cached[indices] = False, True
                 if stored.any_refused:
                     self._refuse(indices, [stored.refused(each) for each in at.tolist()])
                 rows.owners.append(stored)

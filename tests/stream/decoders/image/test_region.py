@@ -30,12 +30,15 @@ def located(images: list[bytes]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]
     return addresses, np.array([len(view) for view in views], dtype=np.int64)
 
 
-def pixels_of(images: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[NDArray[np.uint8]] | None:
-    """What is decoded at each address, copied out by way of a strided view of memory."""
+def pixels_of(
+    images: list[bytes], boxes: list[tuple[int, int, int, int]], *, ours: bool = False
+) -> list[NDArray[np.uint8]] | None:
+    """What is decoded at each address, copied out by way of a strided view of memory; ``ours``: indexes are believed."""
     from spiral_stream.transforms.image.image import compile_image
     from spiral_stream.transforms.image.placement import Geometry
 
-    found = region.decode_regions(*located(images), np.array(boxes, dtype=np.int32))
+    believed = np.full(len(images), ours)
+    found = region.decode_regions(*located(images), np.array(boxes, dtype=np.int32), believed)
     if found is None:
         return None
     addresses, strides = found
@@ -140,3 +143,101 @@ def test_no_bytes_crash_the_decoder(noise: bytes, at: float) -> None:
     heights, widths = region.sizes(*located([image]))
     if heights[0] and heights[0] * int(widths[0]) < 1 << 20:
         region.decode_regions(*located([image]), np.array([[0, 0, heights[0], widths[0]]], dtype=np.int32))
+
+
+# ---- an index of the bits
+
+
+def with_own_tables(data: bytes) -> bytes:
+    """The same coefficients under Huffman tables that were made for them."""
+    out = BytesIO()
+    with Image.open(BytesIO(data)) as image:
+        image.save(out, "JPEG", quality="keep", optimize=True)
+    return out.getvalue()
+
+
+@given(crop=crops(), optimized=st.booleans())
+def test_an_index_changes_no_pixel(crop: tuple[bytes, tuple[int, int, int, int]], *, optimized: bool) -> None:
+    data, box = crop
+    data = with_own_tables(data) if optimized else data
+    top, left, height, width = box
+
+    indexed = bytes(region.indexed(data))
+    found = pixels_of([indexed], [box], ours=True)
+
+    whole = decode_jpeg(data)
+    assert np.array_equal(decode_jpeg(indexed), whole)
+    assert found is not None
+    assert np.array_equal(found[0], whole[top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "Gray"])
+def test_what_stands_above_a_crop_is_not_read(sampling: str) -> None:
+    pixels = photo(200, 300)
+    gray = sampling == "Gray"
+    planes = np.ascontiguousarray(pixels[:, :, :1]) if gray else pixels
+    data = simplejpeg.encode_jpeg(planes, 90, *(["GRAY"] if gray else ["RGB", sampling]))
+    indexed = bytearray(region.indexed(data))
+    assert len(data) < len(indexed) < 1.1 * len(data)
+    begin = indexed.rindex(b"\xff\xda") + 40
+    for at in range(begin, begin + 40):  # in the first rows; stuffing stays as it is
+        if indexed[at] not in {0x00, 0xFE, 0xFF}:
+            indexed[at] ^= 0x15
+    crop = decode_jpeg(data)[120:180, 100:220]
+
+    found = pixels_of([bytes(indexed)], [(120, 100, 60, 120)], ours=True)
+    assert found is not None
+    assert np.array_equal(found[0], crop)
+    seen = pixels_of([bytes(indexed)], [(0, 0, 200, 300)], ours=True)
+    assert seen is None or not np.array_equal(seen[0], decode_jpeg(data))
+
+
+def test_an_index_that_others_made_is_replaced() -> None:
+    data = simplejpeg.encode_jpeg(photo(100, 200), 90)
+    indexed = bytes(region.indexed(data))
+    wrong = bytearray(indexed)
+    at = wrong.index(b"SpiralM") + 40
+    wrong[at] ^= 0x55
+
+    assert region.indexed(indexed) == indexed
+    assert region.indexed(bytes(wrong)) == indexed
+    found = pixels_of([bytes(wrong)], [(50, 60, 20, 90)])
+    assert found is not None
+    assert np.array_equal(found[0], decode_jpeg(data)[50:70, 60:150])
+
+
+def test_only_jpegs_of_one_sequential_scan_have_an_index() -> None:
+    pixels, progressive, restarts = photo(100, 120), BytesIO(), BytesIO()
+    Image.fromarray(pixels).save(progressive, "JPEG", progressive=True)
+    Image.fromarray(pixels).save(restarts, "JPEG", restart_marker_blocks=4)
+    baseline = simplejpeg.encode_jpeg(pixels, 90)
+    cut_short = baseline[: len(baseline) // 2] + b"\xff\xd9"
+    for data in (progressive.getvalue(), restarts.getvalue(), baseline[:-1], cut_short, b"", b"\x89PNG\r\n"):
+        assert region.indexed(data) == data
+
+
+def test_an_index_leaves_what_a_file_says_of_itself() -> None:
+    out, made = BytesIO(), Image.fromarray(photo(60, 80))
+    exif = made.getexif()
+    exif[0x0112] = 6
+    made.save(out, "JPEG", quality=90, exif=exif, comment=b"a comment", icc_profile=b"a profile")
+    with Image.open(BytesIO(region.indexed(out.getvalue()))) as read, Image.open(BytesIO(out.getvalue())) as written:
+        assert read.getexif()[0x0112] == 6
+        assert read.info["comment"] == written.info["comment"]
+        assert read.info["icc_profile"] == written.info["icc_profile"]
+
+
+@given(noise=st.binary(min_size=0, max_size=60), at=st.floats(0, 1), box=st.tuples(*[st.integers(0, 60)] * 4))
+def test_no_bytes_crash_a_cut(noise: bytes, at: float, box: tuple[int, int, int, int]) -> None:
+    data = bytearray(region.indexed(simplejpeg.encode_jpeg(photo(70, 90), 90)))
+    place = int(at * len(data))
+    data[place : place + len(noise)] = noise
+    data[-2:] = b"\xff\xd9"
+    image = bytes(data)
+    heights, widths = region.sizes(*located([image]))
+    if heights[0] and heights[0] * int(widths[0]) < 1 << 20:
+        top, left = min(box[0], heights[0] - 1), min(box[1], widths[0] - 1)
+        height, width = min(box[2] + 1, heights[0] - top), min(box[3] + 1, widths[0] - left)
+        wanted = np.array([[top, left, height, width]], dtype=np.int32)
+        region.decode_regions(*located([image]), wanted, np.ones(1, dtype=np.bool_))
+    region.indexed(image)
