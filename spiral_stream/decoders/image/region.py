@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 import PIL
+import simplejpeg
 from numpy.typing import NDArray
 
 from spiral_stream.decoders import _entropy, _region
@@ -33,15 +34,39 @@ _CUT_BYTES: Final = 4096  # of scratch, beside three times those of the image
 
 
 def _open() -> bool:
-    """Load the libjpeg-turbo of Pillow's wheel."""
+    """Load the libjpeg-turbo of Pillow's wheel, if it is what `_region.c` takes it for."""
     packages = Path(PIL.__file__).parents[1]
     found = [*packages.glob("pillow.libs/libjpeg-*.so*"), *packages.glob("Pillow.libs/libjpeg-*.so*")]
-    return any(_region.open_library(str(path)) for path in sorted(found))
+    return any(_region.open_library(str(path)) and agrees() for path in sorted(found))
+
+
+def agrees() -> bool:
+    """Whether the library that was opened gives the pixels of the reference; takes 0.3 ms.
+
+    `_region.c` declares the fields of its structures that it reads. A library whose fields lie elsewhere would give other
+    pixels, or none: it is not used then, and images are decoded whole.
+    """
+    y, x = np.mgrid[:72, :88]
+    pixels = np.stack([(3 * y + 5 * x) % 256, (7 * x) % 256, (y * x) % 256], axis=-1).astype(np.uint8)
+    data = np.frombuffer(simplejpeg.encode_jpeg(pixels, 90, "RGB", "420"), np.uint8)
+    at, size = np.array([data.ctypes.data], np.uint64), np.array([len(data)], np.int64)
+    top, left, height, width = box = 21, 34, 30, 41
+    if [int(each[0]) for each in sizes(at, size)] != [72, 88]:
+        return False
+    found = decode_regions(at, size, np.array([box], np.int32))
+    if found is None:
+        return False
+    (origin,), (stride,) = found
+    memory: NDArray[np.uint8] = _local.pixels
+    place = int(origin) - memory.ctypes.data
+    if not 0 <= place <= len(memory) - (height - 1) * int(stride) - 3 * width:
+        return False
+    rows = np.lib.stride_tricks.as_strided(memory[place:], (height, width, 3), (int(stride), 3, 1))
+    return np.array_equal(rows, simplejpeg.decode_jpeg(data)[top : top + height, left : left + width])
 
 
 UInt64 = NDArray[np.uint64]
 
-available: Final = _open()
 _local = threading.local()
 
 
@@ -114,3 +139,6 @@ def _scratch(name: str, size: int) -> NDArray[np.uint8]:
         memory = np.empty(size * 5 // 4, np.uint8)
         setattr(_local, name, memory)
     return memory
+
+
+available: Final = _open()

@@ -1,5 +1,8 @@
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +146,59 @@ def test_no_bytes_crash_the_decoder(noise: bytes, at: float) -> None:
     heights, widths = region.sizes(*located([image]))
     if heights[0] and heights[0] * int(widths[0]) < 1 << 20:
         region.decode_regions(*located([image]), np.array([[0, 0, heights[0], widths[0]]], dtype=np.int32))
+
+
+# ---- the library
+
+FIELDS = {
+    "Errors": (
+        "jpeg_error_mgr",
+        {"exit": "error_exit", "emit": "emit_message", "print": "output_message", "warnings": "num_warnings"},
+    ),
+    "Decoder": (
+        "jpeg_decompress_struct",
+        {
+            "errors": "err", "width": "image_width", "height": "image_height", "components": "num_components",
+            "space": "jpeg_color_space", "out_space": "out_color_space", "scale_num": "scale_num", "dct": "dct_method",
+            "fancy": "do_fancy_upsampling", "out_width": "output_width", "out_height": "output_height", "row": "output_scanline",
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/usr/include/jpeglib.h").exists(), reason="no header of libjpeg-turbo is installed here")
+def test_fields_lie_where_the_library_has_them(tmp_path: Path) -> None:
+    source = Path(region.__file__).parents[1].joinpath("_region.c").read_text("utf-8")
+    declared = source[source.index("typedef struct {\n  void (*exit)") : source.index("} Decoder;")] + "} Decoder;"
+    checks = [
+        f'_Static_assert(offsetof({ours}, {name}) == offsetof(struct {theirs}, {other}), "{ours}.{name}");'
+        for ours, (theirs, names) in FIELDS.items()
+        for name, other in names.items()
+    ]
+    room = source[source.index("enum { ABI") : source.index("ROOM = 4096 };")] + "ROOM = 4096 };"
+    headers = "#include <stddef.h>\n#include <stdio.h>\n#include <setjmp.h>\n#include <jpeglib.h>\n"
+    version = '_Static_assert(JPEG_LIB_VERSION == ABI, "the version that is asked for");'
+    file = tmp_path / "fields.c"
+    file.write_text("\n".join([headers, room, declared, version, *checks]))
+    built = subprocess.run(
+        ["gcc", "-std=gnu11", "-c", file, "-o", tmp_path / "fields.o"], capture_output=True, text=True
+    )
+    assert not built.returncode, built.stderr
+
+
+def test_a_library_that_gives_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = region.decode_regions
+
+    def shifted(*given: Any) -> Any:
+        found = decode(*given)
+        assert found is not None
+        return found[0] + np.uint64(3), found[1]
+
+    assert region.agrees()
+    monkeypatch.setattr(region, "decode_regions", shifted)
+    assert not region.agrees()
+    monkeypatch.setattr(region, "decode_regions", lambda *_: None)
+    assert not region.agrees()
 
 
 # ---- an index of the bits
