@@ -180,9 +180,8 @@ def test_fields_lie_where_the_library_has_them(tmp_path: Path) -> None:
     version = '_Static_assert(JPEG_LIB_VERSION == ABI, "the version that is asked for");'
     file = tmp_path / "fields.c"
     file.write_text("\n".join([headers, room, declared, version, *checks]))
-    built = subprocess.run(
-        ["gcc", "-std=gnu11", "-c", file, "-o", tmp_path / "fields.o"], capture_output=True, text=True
-    )
+    command = ["gcc", "-std=gnu11", "-c", file, "-o", tmp_path / "fields.o"]
+    built = subprocess.run(command, check=False, capture_output=True, text=True)
     assert not built.returncode, built.stderr
 
 
