@@ -21,10 +21,10 @@ from typing import Final
 
 import numpy as np
 import PIL
-import simplejpeg
 from numpy.typing import NDArray
 
 from spiral_stream.decoders import _entropy, _region
+from spiral_stream.decoders.image.image import decode_jpeg, encode_jpeg
 
 TOGETHER: Final = 8  # images decoded before they are resized: about 2.5 MB, which stays in the second-level cache
 _AROUND: Final = 48  # columns that margins and alignment to 32-pixel blocks add at most
@@ -48,7 +48,7 @@ def agrees() -> bool:
     """
     y, x = np.mgrid[:72, :88]
     pixels = np.stack([(3 * y + 5 * x) % 256, (7 * x) % 256, (y * x) % 256], axis=-1).astype(np.uint8)
-    data = np.frombuffer(simplejpeg.encode_jpeg(pixels, 90, "RGB", "420"), np.uint8)
+    data = np.frombuffer(encode_jpeg(pixels, 90), np.uint8)
     at, size = np.array([data.ctypes.data], np.uint64), np.array([len(data)], np.int64)
     top, left, height, width = box = 21, 34, 30, 41
     if [int(each[0]) for each in sizes(at, size)] != [72, 88]:
@@ -58,11 +58,11 @@ def agrees() -> bool:
         return False
     (origin,), (stride,) = found
     memory: NDArray[np.uint8] = _local.pixels
-    place = int(origin) - memory.ctypes.data
-    if not 0 <= place <= len(memory) - (height - 1) * int(stride) - 3 * width:
+    start = int(origin) - memory.ctypes.data
+    if not 0 <= start <= len(memory) - (height - 1) * int(stride) - 3 * width:
         return False
-    rows = np.lib.stride_tricks.as_strided(memory[place:], (height, width, 3), (int(stride), 3, 1))
-    return np.array_equal(rows, simplejpeg.decode_jpeg(data)[top : top + height, left : left + width])
+    rows = np.lib.stride_tricks.as_strided(memory[start:], (height, width, 3), (int(stride), 3, 1))
+    return np.array_equal(rows, decode_jpeg(data)[top : top + height, left : left + width])
 
 
 UInt64 = NDArray[np.uint64]
@@ -126,8 +126,8 @@ def decode_regions(
     boxes_B4 = np.ascontiguousarray(boxes_B4)
     if ours is not None and ours.any():
         addresses, lengths, boxes_B4 = addresses.copy(), lengths.copy(), boxes_B4.copy()
-        places = np.concatenate([[0], np.cumsum(np.where(ours, 3 * lengths + _CUT_BYTES, 0))]).astype(np.int64)
-        _entropy.cut(addresses, lengths, boxes_B4, _scratch("bits", int(places[-1])), places, ours)
+        rooms = np.concatenate([[0], np.cumsum(np.where(ours, 3 * lengths + _CUT_BYTES, 0))]).astype(np.int64)
+        _entropy.cut(addresses, lengths, boxes_B4, _scratch("bits", int(rooms[-1])), rooms, ours)
     failed = _region.decode_regions(addresses, lengths, boxes_B4, offsets, scratch, origins, strides)
     return None if failed >= 0 else (origins, strides)
 

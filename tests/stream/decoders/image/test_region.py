@@ -203,7 +203,7 @@ def test_a_library_that_gives_other_pixels_is_not_used(monkeypatch: pytest.Monke
 # ---- an index of the bits
 
 
-def with_own_tables(data: bytes) -> bytes:
+def with_optimized_tables(data: bytes) -> bytes:
     """The same coefficients under Huffman tables that were made for them."""
     out = BytesIO()
     with Image.open(BytesIO(data)) as image:
@@ -214,16 +214,16 @@ def with_own_tables(data: bytes) -> bytes:
 @given(crop=crops(), optimized=st.booleans())
 def test_an_index_changes_no_pixel(crop: tuple[bytes, tuple[int, int, int, int]], *, optimized: bool) -> None:
     data, box = crop
-    data = with_own_tables(data) if optimized else data
+    data = with_optimized_tables(data) if optimized else data
     top, left, height, width = box
 
     indexed = bytes(region.indexed(data))
     found = pixels_of([indexed], [box], ours=True)
 
-    whole = decode_jpeg(data)
-    assert np.array_equal(decode_jpeg(indexed), whole)
+    pixels = decode_jpeg(data)
+    assert np.array_equal(decode_jpeg(indexed), pixels)
     assert found is not None
-    assert np.array_equal(found[0], whole[top : top + height, left : left + width])
+    assert np.array_equal(found[0], pixels[top : top + height, left : left + width])
 
 
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "Gray"])
