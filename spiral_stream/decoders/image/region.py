@@ -48,8 +48,8 @@ def agrees() -> bool:
     """
     y, x = np.mgrid[:72, :88]
     pixels = np.stack([(3 * y + 5 * x) % 256, (7 * x) % 256, (y * x) % 256], axis=-1).astype(np.uint8)
-    data = np.frombuffer(encode_jpeg(pixels, 90), np.uint8)
-    at, size = np.array([data.ctypes.data], np.uint64), np.array([len(data)], np.int64)
+    data = encode_jpeg(pixels, 90)
+    at, size = np.array([np.frombuffer(data, np.uint8).ctypes.data], np.uint64), np.array([len(data)], np.int64)
     top, left, height, width = box = 21, 34, 30, 41
     if [int(each[0]) for each in sizes(at, size)] != [72, 88]:
         return False
