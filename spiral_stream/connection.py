@@ -449,7 +449,8 @@ class Catalog(RunVerbs):
 
         records = StateRecords(self.root)
         saved = SavedState.from_json(state, records)
-        records.export(saved.to_json(), dict(saved.list_digests).values(), Path(path))
+        tables = [each.digest for each in saved.skips.tables]
+        records.export(saved.to_json(), [*dict(saved.list_digests).values(), *tables], Path(path))
 
     @door(CatalogError)
     def import_state(self, path: str | os.PathLike[str]) -> dict[str, Any]:

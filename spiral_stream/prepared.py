@@ -545,7 +545,7 @@ class PreparedStream:
         *,
         steps: Iterable[int] = (),
         batches: Iterable[int] = (),
-        identities: Iterable[Any] = (),
+        identities: Any = (),
         epoch: int | None = None,
     ) -> None:
         """Deliver these batches and samples no more, from the stream's place on (docs/decisions/0040).
@@ -557,7 +557,8 @@ class PreparedStream:
         Args:
             steps: steps of the run, as they are counted now. What follows moves up.
             batches: global batch numbers, as in `ledger`.
-            identities: of samples, as in `ledger` but without a part number; for all epochs from here on.
+            identities: of samples, as in `ledger` but without a part number; for all epochs from here on. Beyond 10,000, and up
+                to a million, a relation or an Arrow table with the columns of the identity (and ``stream_id``).
             epoch: the epoch of ``steps`` and ``batches``; None takes the present one.
 
         Raises:
@@ -577,7 +578,7 @@ class PreparedStream:
         at = at.enter(*bound.shape)
         asked = SkipRequest(steps, batches, identities)
         opening, of = run.open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
-        skips = asked.added(opening.skips, opening.stages, run.numbering(), at, of)
+        skips = asked.added(opening.skips, opening.stages, run.numbering(), at, of, opening.records.keep)
         if skips != opening.skips:
             run.go_on_with(opening.edited(opening.rebase, skips, opening.decisions))
             run.position.stay()

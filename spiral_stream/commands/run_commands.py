@@ -106,7 +106,10 @@ def forget(
     checkpoint: Annotated[list[str], typer.Argument(help="Checkpoints of one run: the last says what it saw.")],
     ids: Annotated[
         str,
-        typer.Option("--ids", help="Identities, with commas between them, or a file of them: a line each, or Parquet."),
+        typer.Option(
+            "--ids",
+            help="Identities, with commas between them; a file of them: a line each, Parquet or Arrow; or a relation.",
+        ),
     ],
     out: Annotated[
         str, typer.Option("--out", help="Where the state to go on with is written, as JSON.")
@@ -116,7 +119,7 @@ def forget(
 ) -> None:
     """Forget rows: show where a run first met them, and write the state from which it goes on without them."""
     catalog = opened_catalog(where)
-    found = catalog.forget(checkpoint, _identities(ids), checkpoint, trust=trust or ())
+    found = catalog.forget(checkpoint, _identities(catalog, ids), checkpoint, trust=trust or ())
     console().print(found)
     try:
         write_file(Path(out), json.dumps(dict(found.state)).encode())
@@ -128,12 +131,9 @@ def forget(
     )
 
 
-def _identities(given: str) -> list[Any]:
-    """The identities that a command names: in a file, or as they are."""
+def _identities(catalog: Catalog, given: str) -> Any:
+    """The identities that a command names: a file of a table or a relation by its name, a file of lines, or as they are."""
     path = Path(given)
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        columns = [column.to_pylist() for column in pq.read_table(path).columns]
-        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    return ids_of(path.read_text() if path.is_file() else given)
+    if path.is_file():
+        return given if path.suffix in (".parquet", ".arrow", ".feather", ".ipc") else ids_of(path.read_text())
+    return given if given in catalog.tables() else ids_of(given)

@@ -141,7 +141,11 @@ def resume_facts(subject: Subject) -> dict[str, Any]:
     if not skips:
         return _cost(subject)
     words, batches = "{batches} batches and {samples} samples; the state lists them", skips.batches
-    skipped = EXACT.phrase(words, batches=sum(count for *_, count in batches), samples=len(skips.samples))
+    skipped = EXACT.phrase(
+        words,
+        batches=sum(count for *_, count in batches),
+        samples=len(skips.samples) + sum(each.rows for each in skips.tables),
+    )
     return {**_cost(subject), "skipped": skipped}
 
 

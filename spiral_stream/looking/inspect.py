@@ -147,7 +147,8 @@ class Inspection:
 
         Returns:
             ``batches``, each ``[epoch, first, count]``, and ``samples``, each ``[epoch, batch, stream, identity]`` with the
-            place from which on it is left out.
+            place from which on it is left out. Of tables of samples, if there are any, ``tables`` has
+            ``[epoch, batch, rows, digest]``.
 
         Examples:
             >>> stream.skip(batches=[2])
@@ -155,7 +156,7 @@ class Inspection:
             [[0, 2, 1]]
         """
         found = self._run.opening.skips.to_json()
-        return {name: found[name] for name in ("batches", "samples")}
+        return {name: found[name] for name in ("batches", "samples", "tables") if name in found}
 
     def decided(self) -> list[dict[str, Any]]:
         """Return what the run decided on, with the shares that follow from it.

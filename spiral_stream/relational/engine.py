@@ -52,13 +52,17 @@ class QueryLimits(NamedTuple):
     memory_bytes: int  # beyond the rows that it reads
 
 
-def limits() -> QueryLimits:
+def limits(usual_bytes: int | None = None) -> QueryLimits:
     """``$SPIRAL_SQL_TIMEOUT_S``, else 600; ``$SPIRAL_SQL_MEMORY_BYTES``, else half of the machine's memory.
+
+    Args:
+        usual_bytes: what a query of ours takes at most where the variable is not set: beyond, it spills.
 
     Raises:
         PlanError: one of them is no number above 0.
     """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    memory = half if usual_bytes is None else min(half, usual_bytes)
     return QueryLimits(_number(TIMEOUT_ENV, _TIMEOUT_S), int(_number(MEMORY_ENV, memory)))
 
 
@@ -194,39 +198,49 @@ def _answered(text: str, rows: pa.RecordBatchReader, what: str, short: dict[str,
         return session.sql(text).to_arrow_table()
 
 
-def answer(text: str, tables: Mapping[str, pa.Table | pa.RecordBatchReader], what: str) -> pa.Table:
+def answer(
+    text: str, tables: Mapping[str, pa.Table | pa.RecordBatchReader], what: str, usual_bytes: int | None = None
+) -> pa.Table:
     """Run a SELECT of our own, never of a user's.
 
     Args:
         text: in DuckDB's dialect; no two columns of a table may differ in case alone.
         tables: what it reads, by name. A reader is read once, as the engine goes on.
         what: is made; begins messages.
+        usual_bytes: as for `limits`.
 
     Raises:
         PlanError: the engine fails on the rows, or passes a limit.
     """
-    with _session(tables, what) as session:
+    with _session(tables, what, usual_bytes=usual_bytes) as session:
         session.execute(_AS_WRITTEN)
         return session.sql(text).to_arrow_table()
 
 
 def answer_in_parts(
-    text: str, tables: Mapping[str, pa.Table | pa.RecordBatchReader], what: str, rows: int = 1 << 17
+    text: str,
+    tables: Mapping[str, pa.Table | pa.RecordBatchReader],
+    what: str,
+    usual_bytes: int | None = None,
+    rows: int = 1 << 17,
 ) -> Iterator[pa.RecordBatch]:
     """Run a SELECT of our own as `answer` does, and yield its rows so many at a time; they are never all in memory."""
-    with _session(tables, what) as session:
+    with _session(tables, what, usual_bytes=usual_bytes) as session:
         session.execute(_AS_WRITTEN)
         yield from session.sql(text).to_arrow_reader(rows)
 
 
 @contextmanager
 def _session(
-    tables: Mapping[str, pa.Table | pa.RecordBatchReader], what: str, way_out: str = ". Look at the rows that it reads"
+    tables: Mapping[str, pa.Table | pa.RecordBatchReader],
+    what: str,
+    way_out: str = ". Look at the rows that it reads",
+    usual_bytes: int | None = None,
 ) -> Iterator["duckdb.DuckDBPyConnection"]:
     """A database of its own that reads these tables; it spills to a folder that goes with it."""
     import duckdb
 
-    held = limits()
+    held = limits(usual_bytes)
     with tempfile.TemporaryDirectory(prefix="spiral-aggregate-") as spill:
         config: dict[str, Any] = {
             **_SETTINGS,

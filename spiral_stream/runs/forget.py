@@ -26,11 +26,9 @@ from spiral_stream.plan.combining import Aggregate, Join
 from spiral_stream.plan.tree import walk
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleTokens
 from spiral_stream.planner.stages import Stages
-from spiral_stream.planner.state.skips import MOST
+from spiral_stream.runs.forgotten_rows import ForgottenRows, forgotten_rows
 from spiral_stream.runs.leg import Leg
 from spiral_stream.runs.opened_leg import Delivered, OpenedLeg, OpenedLegs
-from spiral_stream.runtime.numbering.random_access import found_rows
-from spiral_stream.runtime.numbering.skipped import SkipRequest
 
 Int64 = NDArray[np.int64]
 _SHOWN: Final = 5
@@ -148,7 +146,7 @@ class Forgetting(Explained):
 
 def forget(
     legs: Sequence[Leg],
-    ids: Sequence[Any],
+    ids: Any,
     checkpoints: Sequence[Checkpoint],
     opened: OpenedLegs,
     holders: Sequence[str] = (),
@@ -157,7 +155,7 @@ def forget(
 
     Args:
         legs: of the run, in its order.
-        ids: identities, as `ledger` lists them, without part numbers.
+        ids: identities, as `ledger` lists them, without part numbers; or a table of them.
         checkpoints: that it may go on from, in any order.
         opened: opens the legs.
         holders: what still holds the rows, in words.
@@ -172,8 +170,10 @@ def forget(
         raise ResumeError(msg)
     gaps = [_gap(legs, at) for at, leg in enumerate(legs) if not leg.known]
     found = [opened.of(leg) for leg in known]
-    named, unknown = _named([each.stages for each in found], ids)
-    touched = [_touched(each, named) for each in found]
+    plans = list({id(each.stages): each.stages for each in found}.values())
+    _refuse_assembled(plans)
+    rows = forgotten_rows(ids)
+    touched = [_touched(each, rows.keys(each.stages)) for each in found]
     first, met = _first(found, touched)
     safe = min([each for each in (first, *gaps) if each is not None], default=None)
     chosen = _nearest(checkpoints, safe, known)
@@ -188,10 +188,10 @@ def forget(
         sum(len(here.batches) for here in touched),
         sum(here.deliveries for here in touched),
         chosen,
-        _with_skips(opened.of(_start_of(known[0], chosen)), named, emptied),
+        _with_skips(opened.of(_start_of(known[0], chosen)), rows, emptied),
         _steps(known, chosen),
         emptied,
-        unknown,
+        rows.unknown(plans),
         not_covered(found[-1].stages),
         tuple(holders),
         words,
@@ -214,39 +214,13 @@ def _gap(legs: Sequence[Leg], at: int) -> tuple[int, int]:
     return (0, 0) if before is None else (before.epoch, before.end)
 
 
-def _named(stages: Sequence[Stages], ids: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
-    """The identities that rows of the plans have, and the others."""
-    if any(isinstance(step, SampleAssembly) for each in stages for step in each.maps):
+def _refuse_assembled(plans: Sequence[Stages]) -> None:
+    if any(isinstance(step, SampleAssembly) for each in plans for step in each.maps):
         msg = (
             "forget: the plan assembles samples of several rows, so no sample is of one row. Leave the rows out with "
             ".filter(...) before sample, and begin anew"
         )
         raise StreamError(msg)
-    if len(ids) > MOST:
-        msg = (
-            f"forget: {len(ids):,} rows, and a state lists {MOST:,} at most. Leave them out with .filter(...) before sample, and "
-            "begin anew, or go on with new_stream.rebase(old_stream)"
-        )
-        raise StreamError(msg)
-    plain = [tuple(each) if isinstance(each, list) else each for each in ids]
-    several = {id(each): each for each in stages}.values()
-    there = [each for each in plain if any(len(_rows(of, each)[1]) for of in several)]
-    return there, tuple(each for each in plain if each not in there)
-
-
-def _rows(stages: Stages, identity: Any) -> tuple[int, NDArray[np.uint64]]:
-    """The stream and the surviving rows of an identity; no rows if the plan has none."""
-    try:
-        return found_rows(stages, identity, "forget")
-    except KeyError:
-        return 0, np.empty(0, dtype=np.uint64)
-
-
-def _keys(stages: Stages, ids: Sequence[Any]) -> NDArray[np.uint64]:
-    """One number per row of the identities, over all streams, ascending: shape [R]."""
-    count = np.uint64(len(stages.streams))
-    keys = [rows * count + np.uint64(stream) for stream, rows in (_rows(stages, each) for each in ids)]
-    return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *keys]))
 
 
 @final
@@ -259,8 +233,7 @@ class _Touched:
     deliveries: int
 
 
-def _touched(found: OpenedLeg, ids: Sequence[Any]) -> _Touched:
-    keys = _keys(found.stages, ids)
+def _touched(found: OpenedLeg, keys: NDArray[np.uint64]) -> _Touched:
     batches, others, deliveries = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)], 0
     for part in _parts(found, keys):
         rows = part.samples.stream_rows
@@ -314,14 +287,12 @@ def _start_of(leg: Leg, chosen: Checkpoint | None) -> Leg:
     return replace(leg, state=chosen.state, epoch=cursor.epoch, first=cursor.batch, end=cursor.batch)
 
 
-def _with_skips(start: OpenedLeg, ids: Sequence[Any], emptied: Sequence[tuple[int, int]]) -> Mapping[str, Any]:
+def _with_skips(start: OpenedLeg, rows: ForgottenRows, emptied: Sequence[tuple[int, int]]) -> Mapping[str, Any]:
     """The state at the start of a leg, with rows skipped from there."""
     saved, leg = start.saved, start.leg
     at_start = Cursor(leg.epoch) if not leg.first else saved.cursor
     entered = at_start if at_start.segments else at_start.enter(max(1, leg.world_size), max(1, leg.merge))
-    there = [each for each in ids if len(_rows(start.stages, each)[1])]
-    numbering = start.opened.numbering
-    skips = SkipRequest(identities=there).added(saved.skips, start.stages, numbering, entered, leg.epoch)
+    skips = rows.skipped(saved.skips, start, entered)
     for epoch in sorted({epoch for epoch, _ in emptied}):
         skips = skips.with_batches(epoch, np.array([number for at, number in emptied if at == epoch], dtype=np.int64))
     opening = start.opening.edited(saved.rebase, skips, saved.decided)

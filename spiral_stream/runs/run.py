@@ -1,6 +1,6 @@
 """`RecordedRun`: a training run as data: what its loop logs, what it delivered, and what follows from both."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, Protocol, Self, final
 
@@ -46,7 +46,7 @@ class CatalogOfRuns(Protocol):
         """Return what a run saw."""
         ...
 
-    def forget(self, run: Any, ids: Iterable[Any], checkpoints: Sequence[Any]) -> Forgetting:
+    def forget(self, run: Any, ids: Any, checkpoints: Sequence[Any]) -> Forgetting:
         """Return how a run forgets rows."""
         ...
 
@@ -343,11 +343,11 @@ class RecordedRun:
         """
         return self._verbs.seen(self)
 
-    def forget(self, ids: Iterable[Any], checkpoints: Sequence[Any] = ()) -> Forgetting:
+    def forget(self, ids: Any, checkpoints: Sequence[Any] = ()) -> Forgetting:
         """Return how the run forgets rows: where it first met them, and the state from which it goes on without.
 
         Args:
-            ids: identities of the rows, as `ledger` lists them.
+            ids: identities of the rows, as `ledger` lists them; or a table of them, as for `Catalog.forget`.
             checkpoints: states, or paths of checkpoints, that it can go on from; the last one before the rows is taken.
 
         Raises:

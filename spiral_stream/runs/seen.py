@@ -299,7 +299,7 @@ def _plus(before: int | None, more: Int64 | None, k: int) -> int | None:
 
 def _by_arithmetic(found: OpenedLeg) -> bool:
     """Whether the samples of each stream follow from the numbers of the batches alone."""
-    return found.stages.formation is None and not found.saved.skips.samples and not found.refusals
+    return found.stages.formation is None and not found.saved.skips.lacks_samples and not found.refusals
 
 
 def _counted(found: OpenedLeg) -> Int64:

@@ -230,7 +230,7 @@ class RunVerbs(AnyCatalog):
     def forget(
         self,
         run: Given,
-        ids: Iterable[Any],
+        ids: Any,
         checkpoints: Sequence[State] = (),
         *,
         plan: Any = None,
@@ -244,7 +244,9 @@ class RunVerbs(AnyCatalog):
 
         Args:
             run: what it delivered: its last state or checkpoint, or several, as for `seen`.
-            ids: identities of the rows, as `ledger` lists them, without part numbers; 10,000 at most.
+            ids: identities of the rows, as `ledger` lists them, without part numbers. In place of more than 10,000, and up to a
+                million, a table with the columns of the identity (and ``stream_id`` or ``stream``, where streams are mixed): a
+                relation or its name, an Arrow table, or the path of a Parquet or Arrow file.
             checkpoints: states, or paths of checkpoints, that it can go on from; the last one before the rows is taken.
             plan: as for `seen`.
             trust: as for `open_stream`.
@@ -263,6 +265,7 @@ class RunVerbs(AnyCatalog):
         """
         from spiral_stream.runs.checkpoints import states_in
         from spiral_stream.runs.forget import Checkpoint, forget
+        from spiral_stream.runs.forgotten_rows import table_named
         from spiral_stream.runs.leg import legs_of_states
         from spiral_stream.runs.opened_leg import OpenedLegs
 
@@ -272,6 +275,8 @@ class RunVerbs(AnyCatalog):
                 listed.append(Checkpoint(_said(each, f"checkpoint {k}"), each))
             else:
                 listed += [Checkpoint(str(found.path), found.state) for found in states_in(_path(each))]
+        catalog: Any = self
+        named = table_named(ids, self.tables(), catalog.table)
         legs = self._legs_of(run)
         if all(not leg.attempt for leg in legs):  # of bare states: those of the checkpoints say more of the run
             legs = legs_of_states([*(leg.state for leg in legs if leg.known), *(each.state for each in listed)])
@@ -279,7 +284,7 @@ class RunVerbs(AnyCatalog):
             relations = {
                 stream.base.entry.name for leg in legs if leg.known for stream in opened.of(leg).stages.streams
             }
-            return forget(legs, list(ids), listed, opened, self._holders(relations, trust))
+            return forget(legs, named, listed, opened, self._holders(relations, trust))
 
     def _holders(self, relations: set[str], trust: Trusted) -> list[str]:
         """What still holds rows of relations, in words."""

@@ -5,7 +5,7 @@ A skip holds from where it was made. Batches before that place are what they wer
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -17,6 +17,7 @@ from spiral_stream.sampling.order import LARGEST
 MOST: Final = 10_000  # ranges of batches, and samples; a state stays below 1 MB
 
 STAND_INS: Final = "stand_ins"
+TABLES: Final = "tables"
 
 Value = str | int | bytes
 
@@ -54,8 +55,33 @@ class SkippedSample:
 
 @final
 @dataclass(frozen=True, slots=True)
+class SkippedTable:
+    """A table of samples that are delivered no more; the catalog has it under its digest. ``since`` as in `SkippedSample`."""
+
+    since: tuple[int, int]
+    rows: int
+    digest: str
+
+    def to_json(self) -> list[Any]:
+        """Return it as JSON values."""
+        return [*self.since, self.rows, self.digest]
+
+    @classmethod
+    def from_json(cls, data: Any) -> "SkippedTable":
+        """Read `to_json` back.
+
+        Raises:
+            ValueError: it cannot be read, or a `TypeError`.
+        """
+        epoch, number, rows, digest = data
+        _need(all(map(_integer, (epoch, number, rows))) and isinstance(digest, str))
+        return cls((epoch, number), rows, digest)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Skips:
-    """What a run skips: ranges (epoch, first batch, count), ascending and apart from each other, and samples.
+    """What a run skips: ranges (epoch, first batch, count), ascending and apart from each other, and samples, also by table.
 
     ``stand_ins`` says whether skipped samples stay out of batches that stand in for others too. States of earlier versions do
     not say it, and keep the batches that they had.
@@ -64,9 +90,15 @@ class Skips:
     batches: tuple[tuple[int, int, int], ...] = ()
     samples: tuple[SkippedSample, ...] = ()
     stand_ins: bool = False
+    tables: tuple[SkippedTable, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.batches or self.samples)
+        return bool(self.batches) or self.lacks_samples
+
+    @property
+    def lacks_samples(self) -> bool:
+        """Whether samples are skipped."""
+        return bool(self.samples or self.tables)
 
     def remaining(self, epoch: int) -> LeftOver:
         """Return the batch numbers of an epoch that are not skipped, in their order."""
@@ -105,7 +137,7 @@ class Skips:
         joined = np.unique(np.concatenate([np.asarray(numbers, dtype=np.int64), *there]))
         here = [(epoch, first, count) for first, count in as_ranges(joined)]
         others = [each for each in self.batches if each[0] != epoch]
-        return Skips(_small(sorted([*others, *here]), "ranges of batches"), self.samples, self.stand_ins)
+        return replace(self, batches=_small(sorted([*others, *here]), "ranges of batches"))
 
     def with_samples(self, since: tuple[int, int], samples: Sequence[tuple[str, tuple[Value, ...]]]) -> "Skips":
         """Return the record with more samples, each a stream's name and an identity.
@@ -116,7 +148,18 @@ class Skips:
         there = {(each.stream, each.identity) for each in self.samples}
         new = [SkippedSample(since, *each) for each in dict.fromkeys(samples) if each not in there]
         left = _small([*self.samples, *new], "samples")
-        return Skips(self.batches, left, self.stand_ins or bool(new))
+        return replace(self, samples=left, stand_ins=self.stand_ins or bool(new))
+
+    def with_table(self, since: tuple[int, int], rows: int, digest: str) -> "Skips":
+        """Return the record with a table of samples more, unless it has it.
+
+        Raises:
+            StreamError: it becomes too large.
+        """
+        if not rows or any(each.digest == digest for each in self.tables):
+            return self
+        tables = _small([*self.tables, SkippedTable(since, rows, digest)], "tables")
+        return replace(self, tables=tables, stand_ins=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
@@ -124,6 +167,7 @@ class Skips:
             "batches": [list(each) for each in self.batches],
             "samples": [each.to_json() for each in self.samples],
             **({STAND_INS: True} if self.stand_ins else {}),
+            **({TABLES: [each.to_json() for each in self.tables]} if self.tables else {}),
         }
 
     @classmethod
@@ -144,12 +188,14 @@ class Skips:
             _need(len(data["samples"]) <= MOST and isinstance(data.get(STAND_INS, False), bool))
             samples = tuple(SkippedSample.from_json(each) for each in data["samples"])
             _need(len({(each.stream, each.identity) for each in samples}) == len(samples))
+            _need(len(data.get(TABLES, ())) <= MOST)
+            tables = tuple(SkippedTable.from_json(each) for each in data.get(TABLES, ()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = (
                 f"resume: the state's skips cannot be read ({shown(error)}). Pass what state_dict() returned, unchanged"
             )
             raise ResumeError(msg) from error
-        return cls(batches, samples, data.get(STAND_INS, False))
+        return cls(batches, samples, data.get(STAND_INS, False), tables)
 
 
 NOTHING: Final = Skips()
@@ -158,8 +204,9 @@ NOTHING: Final = Skips()
 def _small(items: list[Any], what: str) -> tuple[Any, ...]:
     if len(items) > MOST:
         msg = (
-            f"skip: the state would list {len(items):,} {what}, and holds {MOST:,} at most. Leave rows out with "
-            ".filter(...) before sample, and go on with new_stream.rebase(old_stream)"
+            f"skip: the state would list {len(items):,} {what}, and holds {MOST:,} at most. Give samples as "
+            "a table: a relation, or an Arrow table; or leave rows out with .filter(...) before sample, and go on with "
+            "new_stream.rebase(old_stream)"
         )
         raise StreamError(msg)
     return tuple(items)

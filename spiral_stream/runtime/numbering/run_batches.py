@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, cast, final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cursor import Segment
@@ -28,6 +29,7 @@ from spiral_stream.runtime.numbering.dealt import Dealer, DealtStep
 from spiral_stream.runtime.numbering.drawn import Drawn, part_of
 from spiral_stream.runtime.numbering.numbering import BatchStore, CountLimits, Numbering
 from spiral_stream.runtime.numbering.random_access import found_rows
+from spiral_stream.runtime.numbering.skipped_tables import matched
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 
@@ -44,6 +46,7 @@ class RunBatches(Numbering):
         stages: the lowered plan.
         costs: what batches cost; None if the plan does not say.
         totals: what a step comes to, by expression.
+        tables: those of `Skips.tables`.
 
     Attributes:
         limits: what is refused because counting batches would take long.
@@ -61,6 +64,7 @@ class RunBatches(Numbering):
         stages: Stages,
         costs: BatchCosts | None = None,
         totals: Mapping[str, BatchCosts] = MappingProxyType({}),
+        tables: Sequence[pa.Table] = (),
     ) -> None:
         self.store, self.last, self.limits, self.skips = store, store.last, store.limits, skips
         self.costs, self.totals = costs, totals
@@ -70,10 +74,17 @@ class RunBatches(Numbering):
         self.group = 1
         self._streams = len(stages.streams)
         rows = [_rows(stages, sample) for sample in skips.samples]
+        begun = [each.since for each in skips.samples]
+        for skipped, table in zip(skips.tables, tables, strict=True):
+            rows += [(k, found.rows) for k, found in enumerate(matched(stages, table))]
+            begun += [skipped.since] * len(stages.streams)
         keys = np.concatenate([np.empty(0, dtype=np.uint64), *(self._keys(k, found) for k, found in rows)])
-        since = np.repeat(np.array([each.since for each in skips.samples]).reshape(-1, 2), [len(r) for _, r in rows], 0)
-        order = np.argsort(keys)
-        self._masked, self._since = keys[order], since[order]
+        since = np.repeat(np.array(begun, dtype=np.int64).reshape(-1, 2), [len(found) for _, found in rows], 0)
+        order = np.lexsort((since[:, 1], since[:, 0], keys))
+        first = np.append(True, keys[order][1:] != keys[order][:-1])[
+            : len(keys)
+        ]  # a row is skipped since the first of its places
+        self._masked, self._since = keys[order][first], since[order][first]
 
     def over(self, store: BatchStore) -> "RunBatches":
         """Return what is left of the same batches in another store."""

@@ -1,10 +1,11 @@
 """What a caller of `skip` names becomes the record of a run; what another plan goes on to skip (docs/decisions/0040)."""
 
-from collections.abc import Iterable, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cursor import Cursor
@@ -12,9 +13,10 @@ from spiral_stream.errors import ResumeError, StreamError, shown
 from spiral_stream.plan.nodes import Node, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.stages import Stages
-from spiral_stream.planner.state.skips import Skips, Value
+from spiral_stream.planner.state.skips import MOST, Skips, Value
 from spiral_stream.runtime.numbering.random_access import found_rows
 from spiral_stream.runtime.numbering.run_batches import RunBatches
+from spiral_stream.runtime.numbering.skipped_tables import as_table, identities_of, is_table, packed
 from spiral_stream.sampling.order import LARGEST
 
 Int64 = NDArray[np.int64]
@@ -38,13 +40,21 @@ def need_epochs(plan: Node) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class SkipRequest:
-    """What a caller of `skip` names: steps from the place on, batches by number, and identities."""
+    """What a caller of `skip` names: steps from the place on, batches by number, and identities: a list, or a table."""
 
     steps: Iterable[int] = ()
     batches: Iterable[int] = ()
-    identities: Iterable[Any] = ()
+    identities: Any = ()
 
-    def added(self, skips: Skips, stages: Stages, numbering: RunBatches, cursor: Cursor, epoch: int) -> Skips:
+    def added(
+        self,
+        skips: Skips,
+        stages: Stages,
+        numbering: RunBatches,
+        cursor: Cursor,
+        epoch: int,
+        keep: Callable[[Any], str | None],
+    ) -> Skips:
         """Return a record with what is asked for.
 
         Args:
@@ -53,6 +63,7 @@ class SkipRequest:
             numbering: the run's batches.
             cursor: the run's place, after `Cursor.enter` with its world size and merge.
             epoch: the epoch of steps and batches.
+            keep: keeps a JSON value in the catalog and returns its digest; None where it cannot be written.
 
         Raises:
             KeyError: the plan keeps no row with such an identity.
@@ -63,8 +74,20 @@ class SkipRequest:
         if len(numbers):
             _need_ahead(numbers, since, epoch, numbering)
             skips = skips.with_batches(epoch, numbers)
+        if is_table(self.identities):
+            return self._with_table(skips, since, identities_of(stages, as_table(self.identities, stages)), keep)
         samples = [_named(stages, identity) for identity in _listed(self.identities, "identities", '["a-17"]')]
         return skips.with_samples(since, samples) if samples else skips
+
+    def _with_table(
+        self, skips: Skips, since: tuple[int, int], table: pa.Table, keep: Callable[[Any], str | None]
+    ) -> Skips:
+        digest = keep(packed(table)) if len(table) else ""
+        if digest is None:
+            msg = "skip: the catalog cannot be written, and a table of identities is stored there. Make it writable, or list up "
+            msg += f"to {MOST:,} identities"
+            raise StreamError(msg)
+        return skips.with_table(since, len(table), digest)
 
     def _of_steps(self, numbering: RunBatches, cursor: Cursor, epoch: int) -> Int64:
         """The batches of the steps, as far as the epoch has them: the last step may be short."""
@@ -171,4 +194,6 @@ def carried(skips: Skips, stages: Stages, epoch: int, number: int, begins: int) 
         )
         raise ResumeError(msg)
     names = {stream.name for stream in stages.streams}
-    return Skips().with_samples((begins, 0), [(e.stream, e.identity) for e in skips.samples if e.stream in names])
+    tables = tuple(replace(each, since=(begins, 0)) for each in skips.tables)
+    left = [(each.stream, each.identity) for each in skips.samples if each.stream in names]
+    return Skips(stand_ins=bool(tables), tables=tables).with_samples((begins, 0), left)

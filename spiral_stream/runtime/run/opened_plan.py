@@ -56,6 +56,7 @@ from spiral_stream.runtime.numbering.known_chapters import Known
 from spiral_stream.runtime.numbering.numbering import BatchStore, CountedBatches
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.numbering.skipped import carried
+from spiral_stream.runtime.numbering.skipped_tables import unpacked
 from spiral_stream.runtime.numbering.steps import need_inside
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
 from spiral_stream.runtime.run.rebase import Before, taken_over
@@ -212,7 +213,8 @@ class Opening:
         store = self._batches(stages, reader)
         if collate.balance is not None and costs is not None:
             store = ExchangedBatches(store, collate.balance.step_batches, costs)
-        return RunBatches(store, self.skips, stages, costs, totals)
+        tables = [unpacked(self.records.need(each.digest, "the skipped samples")) for each in self.skips.tables]
+        return RunBatches(store, self.skips, stages, costs, totals, tables)
 
     def formed(self, run_seed: int) -> FormedBatches | None:
         """Return all batches of a plan with a formation; None where they are counted. Arguments as for `read`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given
@@ -27,10 +28,15 @@ WORDS = 32
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
     catalog = sp.connect(tmp_path_factory.mktemp("forget") / "catalog")
+    catalog.register("rows", sp.Arrow(rows_table()), identity="id")
+    return catalog
+
+
+def rows_table() -> pa.Table:
     rng = np.random.default_rng(3)
     rows = 120
     tokens = [rng.integers(1, WORDS, int(n)).tolist() for n in rng.integers(3, 20, rows)]
-    table = pa.table(
+    return pa.table(
         {
             "id": [f"r{k}" for k in range(rows)],
             "x": pa.array(rng.normal(size=(rows, 4)).tolist(), pa.list_(pa.float32(), 4)),
@@ -38,8 +44,6 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
             "tokens": pa.array(tokens, pa.list_(pa.uint16())),
         }
     )
-    catalog.register("rows", sp.Arrow(table), identity="id")
-    return catalog
 
 
 class Mlp(torch.nn.Module):
@@ -253,7 +257,7 @@ def test_what_cannot_be_forgotten_says_the_way_out(catalog: sp.Catalog, tmp_path
     with rows_plan(catalog).to_numpy() as stream:
         catalog.save_stream("train", stream)
         state = stream.state_dict()
-    with pytest.raises(StreamError, match=r"lists 10,000 at most\. Leave them out with \.filter"):
+    with pytest.raises(StreamError, match=r"lists 10,000 at most\. Name a table in place of the list"):
         catalog.forget(state, range(10_001))
     other = sp.connect(tmp_path)
     other.register("rows", sp.Arrow(pa.table({"id": range(50)})), identity="id")
@@ -295,3 +299,205 @@ def test_a_skipped_sample_does_not_come_back_in_a_batch_that_stands_in(catalog: 
         stream.skip(identities=[gone])
         assert sorted(next(iter(stream))["made"]) == sorted(set(had) - {gone})
         assert json.loads(json.dumps(stream.state_dict()))["skips"]["stand_ins"] is True
+
+
+# ---- two legs of one epoch that are counted from 0
+
+
+@few(8, 100)
+@given(first=st.integers(1, 6), second=st.integers(1, 6), every=st.integers(1, 3), data=st.data())
+def test_a_run_forgets_rows_that_it_met_before_and_after_a_rebase(
+    catalog: sp.Catalog, first: int, second: int, every: int, data: st.DataObject
+) -> None:
+    """The plan after the rebase numbers the rest of the epoch from 0 on, so a place says nothing without its leg."""
+    name = f"rebased-{data.draw(st.integers(0, 2**40))}"
+    other = rows_plan(catalog)
+    wide = (
+        catalog.table("rows")
+        .sample(order=sp.GlobalShuffle(seed=5))
+        .collate(batch_size=16, fields={"id": sp.List("id")})
+    )
+    states, held, step = [], [], 0
+    with other.to_numpy() as stream:
+        recorded = catalog.run(name, stream)
+        batches = iter(stream)
+        for _ in range(first):
+            held.append((step, list(next(batches)["id"])))
+            step += 1
+            if step % every == 0:
+                states.append((step, json.loads(json.dumps(stream.state_dict()))))
+        batches.close()
+        with wide.to_numpy() as rest:
+            rest.rebase(stream)
+            recorded.close()
+            after = catalog.run(name, rest)
+            batches = iter(rest)
+            for _ in range(second):
+                had = next(batches, None)
+                if had is None:
+                    break
+                held.append((step, list(had["id"])))
+                step += 1
+                if step % every == 0:
+                    states.append((step, json.loads(json.dumps(rest.state_dict()))))
+            batches.close()
+            after.close()
+    ids = data.draw(
+        st.lists(st.sampled_from([each for _, names in held for each in names]), min_size=1, max_size=3, unique=True)
+    )
+    found = catalog.run(name).forget(ids, [state for _, state in states])
+    met = [at for at, names in held if set(names) & set(ids)]
+    before = [at for at, _ in states if at <= met[0]]
+
+    assert found.first is not None
+    assert (found.first.step, found.batches) == (met[0], len(met))
+    assert found.steps == (len(held), max(before, default=0))
+    assert (found.checkpoint is None) == (not before)
+    plan = wide if found.state["plan"] == wide.to_numpy().state_dict()["plan"] else other
+    with plan.to_numpy() as stream:
+        stream.load_state_dict(json.loads(json.dumps(found.state)))
+        assert not {each for batch in stream for each in batch["id"]} & set(ids)
+
+
+# ---- tables in place of lists
+
+
+@few(20, 200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(plan=plans, done=parts, data=st.data())
+def test_a_table_forgets_what_a_list_forgets(
+    several: sp.Catalog, plan: Plan, done: list[Part], data: st.DataObject
+) -> None:
+    counted, states = Counted(), []
+    for part in done:
+        assume(run(several, plan, [part], counted))
+        states.append(json.loads(json.dumps(counted.state)))
+    names = sorted({name for batch in counted.batches for name in batch})
+    assume(names)
+    ids = data.draw(st.lists(st.sampled_from([*names, "a-900"]), min_size=1, max_size=5, unique=True))
+    with plan.open(several) as stream:
+        several.save_stream("train", stream)
+    listed = [(name.split("-")[0], name) for name in ids] if plan.mixed else ids
+    columns: dict[str, Any] = {"sample_id": [*ids, ids[0]], "other": range(len(ids) + 1)}
+    if plan.mixed and data.draw(st.booleans()):
+        columns["stream_id"] = [name.split("-")[0] for name in columns["sample_id"]]
+    table = pa.table(columns)
+    found, by_list = several.forget(states[-1], table, states), several.forget(states[-1], listed, states)
+
+    same = ("first", "batches", "deliveries", "steps", "emptied", "not_recorded", "not_covered")
+    assert [getattr(found, name) for name in same] == [getattr(by_list, name) for name in same]
+    assert found.checkpoint == by_list.checkpoint
+    assert {name if isinstance(name, str) else name[-1] for name in found.unknown} == {"a-900"} & set(ids)
+    batches = []
+    for each in (found, by_list):
+        with plan.open(several) as stream:
+            stream.load_state_dict(json.loads(json.dumps(each.state)))
+            batches.append([stream.ledger(number) for number in range(stream.count())])
+            batches[-1] += [list(map(str, flat(batch["sample_id"]))) for batch in stream]
+    assert batches[0] == batches[1]
+
+
+def test_a_table_is_exported_beside_a_checkpoint_and_later_lists_and_tables_add_to_it(tmp_path: Path) -> None:
+    pq.write_table(rows_table(), tmp_path / "rows.parquet")
+    catalog, other = (sp.connect(tmp_path / name) for name in ("here", "there"))
+    for each in (catalog, other):
+        each.register("rows", sp.Parquet(str(tmp_path / "rows.parquet")), identity="id")
+    with rows_plan(catalog).to_numpy() as stream:
+        catalog.save_stream("train", stream)
+        everyone = [each for number in range(6) for each in stream.ledger(number)]
+        stream.seek(batch=9)
+        state = stream.state_dict()
+    parts_of = [[each for k, each in enumerate(everyone) if k % 8 in some] for some in ((0, 1, 2), (3,), (4, 5))]
+    gone = catalog.table("rows").filter(sp.col("id").is_in(parts_of[0]))
+    found = catalog.forget(state, gone)
+    again = catalog.forget(found.state, parts_of[1])
+    last = catalog.forget(again.state, pa.table({"id": parts_of[2]}))
+    catalog.export_state(last.state, tmp_path / "state.spiral")
+
+    with rows_plan(other).to_numpy() as stream:
+        with pytest.raises(
+            ResumeError, match=r"the skipped samples of the state lie in the catalog that saved it.*export_state"
+        ):
+            stream.load_state_dict(last.state)
+        stream.load_state_dict(other.import_state(tmp_path / "state.spiral"))
+        assert len(stream.skipped()["tables"]) == 2
+        assert "1 samples" not in str(stream.explain())
+        names = {name for batch in stream for name in batch["id"]}
+    assert names.isdisjoint(sum(parts_of, []))
+    assert names >= {each for k, each in enumerate(everyone) if k % 8 > 5}
+
+
+@pytest.mark.parametrize(
+    ("given", "way_out"),
+    [
+        (pa.table({"name": ["r1"], "x": [1]}), r"has no column 'id'.*Name the columns like that"),
+        (pa.table({"id": pa.array(["r1", None])}), r"has nulls, which name no sample\. Filter them out"),
+        (pa.table({"id": [[1]]}), r"is list.*Cast it"),
+        ("nowhere.parquet", r"neither a relation of the catalog nor a Parquet or Arrow file\. Name one"),
+    ],
+)
+def test_a_table_that_names_no_samples_says_the_way_out(catalog: sp.Catalog, given: Any, way_out: str) -> None:
+    with rows_plan(catalog).to_numpy() as stream:
+        catalog.save_stream("train", stream)
+        state = stream.state_dict()
+    with pytest.raises(StreamError, match=way_out):
+        catalog.forget(state, given)
+
+
+@pytest.mark.slow
+def test_weights_are_those_of_a_run_without_fifty_thousand_rows(tmp_path: Path) -> None:
+    """A relation, its name, an Arrow file and the command name them; the state stays small."""
+    from pyarrow import feather
+    from typer.testing import CliRunner
+
+    from spiral_stream.commands.cli import app
+
+    catalog, rng = sp.connect(tmp_path / "catalog"), np.random.default_rng(5)
+    rows = 400_000
+    x = pa.array(rng.normal(size=(rows, 4)).astype(np.float32).tolist(), pa.list_(pa.float32(), 4))
+    table = pa.table({"id": [f"r{k}" for k in range(rows)], "x": x, "y": rng.integers(0, 3, rows)})
+    catalog.register("rows", sp.Arrow(table), identity="id")
+
+    def plan() -> Any:
+        sampled = catalog.table("rows").sample(order=sp.GlobalShuffle(seed=5))
+        return sampled.collate(batch_size=4_096, fields={"x": sp.Stack("x"), "y": sp.Stack("y"), "id": sp.List("id")})
+
+    first, states, saved = Training(Mlp), [], {}
+    with plan().to_torch() as stream:
+        catalog.save_stream("train", stream)
+        late = {name for number in range(40, len(stream) - 1) for name in stream.ledger(number)}
+        for step, batch in enumerate(stream, 1):
+            first.step(batch)
+            if step in (30, 60, len(stream) - 1):
+                states.append(json.loads(json.dumps(stream.state_dict())))
+                saved[step] = first.saved()
+    gone = pa.table({"id": sorted(late)[:50_000], "why": ["withdrawn"] * 50_000})
+    catalog.register("withdrawn", sp.Arrow(gone), identity="id")
+    feather.write_feather(gone, tmp_path / "gone.arrow")
+    given = (catalog.table("withdrawn"), "withdrawn", tmp_path / "gone.arrow", gone)
+    found, *others = (catalog.forget(states[-1], each, states) for each in given)
+
+    assert all(other.state == found.state and other.first == found.first for other in others)
+    assert (found.state["batch"], found.deliveries, found.unknown) == (30, 50_000, ())
+    assert len(json.dumps(found.state)) < 1_500
+    files = []
+    for k, state in enumerate(states):
+        files.append(str(tmp_path / f"state-{k}.json"))
+        Path(files[-1]).write_text(json.dumps(state))
+    out = str(tmp_path / "out.json")
+    asked = ["forget", *files, "--ids", "withdrawn", "--out", out, "--catalog", str(tmp_path / "catalog")]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert json.loads(Path(out).read_text()) == found.state
+
+    again = Training(Mlp)
+    again.load(saved[30])
+    with plan().to_torch() as stream:
+        stream.load_state_dict(found.state)
+        had = [again.step(batch) or batch["id"] for batch in stream]
+    never = Training(Mlp)
+    with plan().to_torch() as stream:
+        stream.skip(identities=catalog.table("withdrawn"))
+        expected = [never.step(batch) or batch["id"] for batch in stream]
+    assert had == expected[30:]
+    assert again.weights() == never.weights() != first.weights()
+    assert not {name for names in expected for name in names} & set(gone["id"].to_pylist())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as spiral
-from tests.fixtures.run_tables import outliers_in, run_table, run_tables
+from tests.fixtures.run_tables import outliers_in, run_table, run_tables, spikes_in
 
 MIDDLE, SCALE, MOST = 16, 1_024, 100.0
 
@@ -226,3 +226,24 @@ def test_wrong_arguments_name_the_way_out(noisy: pa.Table, knobs: dict[str, Any]
 
     assert way_out in str(caught.value)
     assert str(caught.value).startswith("outliers: ")
+
+
+@pytest.mark.parametrize(("seed", "population"), [(1, 2_000), (2, 900_000)])
+def test_what_spills_changes_no_answer(seed: int, population: int) -> None:
+    """The engine has 4 GB, and 100 MB, which these rows do not fit."""
+    draw = np.random.default_rng(seed)
+    rows = 1_000_000
+    step, row = np.repeat(np.arange(rows // 1_000), 1_000), draw.permutation(rows) % population
+    loss = draw.exponential(1.0, rows).astype(np.float32) + 9 * (row % 997 == 3)
+    table, stream = run_table(step, row, loss, stream=np.array(["a", "b"])[row % 2]), ("a", "b")
+    found = []
+    for limit in (4 * 10**9, 10**8):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("SPIRAL_SQL_MEMORY_BYTES", str(limit))
+            found.append((outliers_in(table, 65_536), spikes_in(table, 65_536)))
+    (outliers, spikes), (again, spikes_again) = found
+
+    assert outliers.sources.streams == stream
+    assert len(outliers)
+    assert (outliers.table, outliers.shards, outliers.standing_out) == (again.table, again.shards, again.standing_out)
+    assert spikes.steps == spikes_again.steps
