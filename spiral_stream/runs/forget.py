@@ -31,6 +31,7 @@ from spiral_stream.runs.leg import Leg
 from spiral_stream.runs.opened_leg import Delivered, OpenedLeg, OpenedLegs
 
 Int64 = NDArray[np.int64]
+Place = tuple[int, int]  # the number of a leg, and a batch as it counts them
 _SHOWN: Final = 5
 
 
@@ -164,32 +165,38 @@ def forget(
         ResumeError: a state is damaged, or no leg is recorded.
         StreamError: the list is too long, or samples of the plan are assembled.
     """
-    known = [leg for leg in legs if leg.known]
+    known = [at for at, leg in enumerate(legs) if leg.known]
     if not known:
         msg = "forget: no batch of the run is recorded. Give a state or a checkpoint of it"
         raise ResumeError(msg)
-    gaps = [_gap(legs, at) for at, leg in enumerate(legs) if not leg.known]
-    found = [opened.of(leg) for leg in known]
+    gaps = [(at - 1, legs[at - 1].end) if at else (0, 0) for at, leg in enumerate(legs) if not leg.known]
+    found = [opened.of(legs[at]) for at in known]
     plans = list({id(each.stages): each.stages for each in found}.values())
     _refuse_assembled(plans)
     rows = forgotten_rows(ids)
     touched = [_touched(each, rows.keys(each.stages)) for each in found]
-    first, met = _first(found, touched)
+    first, met = _first(known, found, touched)
     safe = min([each for each in (first, *gaps) if each is not None], default=None)
-    chosen = _nearest(checkpoints, safe, known)
+    chosen, at = _nearest(checkpoints, safe, legs)
+    start = replace(legs[known[0]], epoch=0, first=0, end=0) if chosen is None else _start_of(legs[at[0]], chosen)
     emptied = tuple(
         (each.leg.epoch, number)
         for each, here in zip(found, touched, strict=True)
+        if _same_numbers(each.leg.state, start.state)  # where a rebase came between, the batches are others
         for number in each.numbers(here.batches[here.others == 0]).tolist()
     )
-    words = tuple(f"epoch {epoch:,} from batch {batch:,} on: not recorded" for epoch, batch in gaps)
+    words = tuple(
+        f"epoch {0 if not at else legs[at - 1].epoch:,} from batch {0 if not at else legs[at - 1].end:,} on: not recorded"
+        for at, leg in enumerate(legs)
+        if not leg.known
+    )
     return Forgetting(
         met,
         sum(len(here.batches) for here in touched),
         sum(here.deliveries for here in touched),
         chosen,
-        _with_skips(opened.of(_start_of(known[0], chosen)), rows, emptied),
-        _steps(known, chosen),
+        _with_skips(opened.of(start), rows, emptied),
+        _steps(legs, None if chosen is None else at),
         emptied,
         rows.unknown(plans),
         not_covered(found[-1].stages),
@@ -198,20 +205,16 @@ def forget(
     )
 
 
-def _first(found: Sequence[OpenedLeg], touched: Sequence["_Touched"]) -> tuple[tuple[int, int] | None, FirstMet | None]:
-    """The first batch that held one of the rows: epoch and count, and as users know it."""
-    for each, here in zip(found, touched, strict=True):
+def _first(
+    known: Sequence[int], found: Sequence[OpenedLeg], touched: Sequence["_Touched"]
+) -> tuple[Place | None, FirstMet | None]:
+    """The first batch that held one of the rows: where it is, and as users know it."""
+    for at, each, here in zip(known, found, touched, strict=True):
         if len(here.batches):
-            at = int(here.batches[0])
+            first = int(here.batches[0])
             number = int(each.numbers(here.batches[:1])[0])
-            return (each.leg.epoch, at), FirstMet(each.leg.epoch, number, each.step_of(at))
+            return (at, first), FirstMet(each.leg.epoch, number, each.step_of(first))
     return None, None
-
-
-def _gap(legs: Sequence[Leg], at: int) -> tuple[int, int]:
-    """Where what is not recorded begins: epoch and batch."""
-    before = legs[at - 1] if at else None
-    return (0, 0) if before is None else (before.epoch, before.end)
 
 
 def _refuse_assembled(plans: Sequence[Stages]) -> None:
@@ -259,30 +262,53 @@ def _parts(found: OpenedLeg, keys: NDArray[np.uint64]) -> Iterator[Delivered]:
             yield from found.delivered(number, number + 1)
 
 
+def _same_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two states number their batches alike: of one plan, after the same rebase."""
+    return (one.get("plan"), one.get("rebase")) == (other.get("plan"), other.get("rebase"))
+
+
 def _nearest(
-    checkpoints: Sequence[Checkpoint], safe: tuple[int, int] | None, known: Sequence[Leg]
-) -> Checkpoint | None:
-    """The last checkpoint before the rows were met, and before anything that is not recorded.
+    checkpoints: Sequence[Checkpoint], safe: Place | None, legs: Sequence[Leg]
+) -> tuple[Checkpoint | None, Place]:
+    """The last checkpoint before the rows were met, and before anything that is not recorded; and where it is.
 
     Raises:
         ResumeError: a checkpoint is of another run.
     """
-    of = {(leg.state.get("plan"), leg.state.get("run_seed")) for leg in known}
-    before = list[tuple[tuple[int, int], Checkpoint]]()
+    of = {(leg.state.get("plan"), leg.state.get("run_seed")) for leg in legs if leg.known}
+    before = list[tuple[Place, Checkpoint]]()
     for each in checkpoints:
         if (each.state.get("plan"), each.state.get("run_seed")) not in of:
             msg = f"forget: {each.name} is of another plan or run seed. Give checkpoints of the run alone"
             raise ResumeError(msg)
-        cursor = Cursor.from_json(each.state)
-        if safe is None or (cursor.epoch, cursor.batch) <= safe:
-            before.append(((cursor.epoch, cursor.batch), each))
-    return max(before, key=lambda found: found[0])[1] if before else None
+        at = _place_of(each.state, legs)
+        if safe is None or at <= safe:
+            before.append((at, each))
+    if not before:
+        return None, (0, 0)
+    at, chosen = max(before, key=lambda found: found[0])
+    return chosen, at
 
 
-def _start_of(leg: Leg, chosen: Checkpoint | None) -> Leg:
-    """A leg of no batches at the checkpoint, or at the beginning of the run."""
-    if chosen is None:
-        return replace(leg, epoch=0, first=0, end=0)
+def _place_of(state: Mapping[str, Any], legs: Sequence[Leg]) -> Place:
+    """Where a state stands: the number of its leg, and how many batches of the epoch it counts before.
+
+    Legs of one epoch may both count from 0, after a rebase; so a place says nothing without its leg. A state between two legs
+    is at the end of the first.
+    """
+    cursor = Cursor.from_json(state)
+    here = (cursor.epoch, cursor.batch)
+    alike = [at for at, leg in enumerate(legs) if leg.known and _same_numbers(leg.state, state)]
+    inside = [at for at in alike if (legs[at].epoch, legs[at].first) <= here <= (legs[at].epoch, legs[at].end)]
+    begun = [at for at in alike if (legs[at].epoch, legs[at].first) <= here]
+    at = inside[0] if inside else begun[-1] if begun else alike[0] if alike else 0
+    if not inside and begun and legs[at].epoch < cursor.epoch:  # in an epoch of which nothing is recorded yet
+        return at, max(legs[at].end, cursor.batch)
+    return at, cursor.batch
+
+
+def _start_of(leg: Leg, chosen: Checkpoint) -> Leg:
+    """A leg of no batches at the checkpoint."""
     cursor = Cursor.from_json(chosen.state)
     return replace(leg, state=chosen.state, epoch=cursor.epoch, first=cursor.batch, end=cursor.batch)
 
@@ -303,18 +329,18 @@ def _with_skips(start: OpenedLeg, rows: ForgottenRows, emptied: Sequence[tuple[i
         opening.close()
 
 
-def _steps(known: Sequence[Leg], chosen: Checkpoint | None) -> tuple[int, int]:
-    """Steps that the run did, as far as is recorded, and those before the checkpoint."""
-    done = sum(leg.step_of(leg.end - 1) - leg.step_of(leg.first) + 1 for leg in known if leg.batches)
-    if chosen is None:
-        return done, 0
-    cursor = Cursor.from_json(chosen.state)
-    saved = 0
-    for leg in known:
-        if leg.batches and (leg.epoch, leg.end) <= (cursor.epoch, cursor.batch):
-            saved += leg.step_of(leg.end - 1) - leg.step_of(leg.first) + 1
-        elif leg.batches and leg.epoch == cursor.epoch and leg.first < cursor.batch:
-            saved += leg.step_of(cursor.batch - 1) - leg.step_of(leg.first) + 1
+def _steps(legs: Sequence[Leg], at: Place | None) -> tuple[int, int]:
+    """Steps that the run did, as far as is recorded, and those before a place."""
+    done = saved = 0
+    for number, leg in enumerate(legs):
+        if not leg.known or not leg.batches:
+            continue
+        steps = leg.step_of(leg.end - 1) - leg.step_of(leg.first) + 1
+        done += steps
+        if at is not None and (number, leg.end) <= at:
+            saved += steps
+        elif at is not None and number == at[0] and leg.first < at[1]:
+            saved += leg.step_of(at[1] - 1) - leg.step_of(leg.first) + 1
     return done, saved
 
 
