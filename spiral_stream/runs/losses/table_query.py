@@ -1,6 +1,7 @@
 """SQL over the table of a run, in bounded memory: what outliers, spikes and cards ask of 10^8 rows.
 
-The engine has 512 MiB, unless ``$SPIRAL_SQL_MEMORY_BYTES`` says more or less, and spills beyond.
+The engine has 512 MiB for samples and steps that stand out, unless ``$SPIRAL_SQL_MEMORY_BYTES`` says more or less, and
+spills beyond.
 
 A query names the columns that it reads. They are scanned from storage batch by batch, and the engine groups, sorts and
 spills as `relational.engine` does; no more than the answer is ever in Python. The engine takes ``A`` and ``a`` for one
@@ -214,8 +215,8 @@ class RunRows:
         return engine.answer(text, {"rows": rows, **tables}, f"run {self.name}", USUAL_BYTES)
 
     def answer_named(self, text: str, name: str, rows: pa.RecordBatchReader) -> pa.Table:
-        """Run a SELECT over the rows, which it calls by a name."""
-        return engine.answer(text, {name: rows}, f"run {self.name}", USUAL_BYTES)
+        """Run a SELECT over the rows, which it calls by a name. Distinct values that it counts do not spill, so it may have more."""
+        return engine.answer(text, {name: rows}, f"run {self.name}")
 
     def answer_in_parts(self, text: str, rows: pa.RecordBatchReader, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
         """Run a SELECT over the rows, and yield its answer batch by batch."""
