@@ -215,7 +215,7 @@ class RunRows:
         return engine.answer(text, {"rows": rows, **tables}, f"run {self.name}", USUAL_BYTES)
 
     def answer_named(self, text: str, name: str, rows: pa.RecordBatchReader) -> pa.Table:
-        """Run a SELECT over the rows, which it calls by a name. Distinct values that it counts do not spill, so it may have more."""
+        """Run a SELECT over the rows, which it calls by a name. Counts of distinct values do not spill, so it may have more."""
         return engine.answer(text, {name: rows}, f"run {self.name}")
 
     def answer_in_parts(self, text: str, rows: pa.RecordBatchReader, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
