@@ -31,7 +31,7 @@ from spiral_stream.runs.leg import Leg
 from spiral_stream.runs.opened_leg import Delivered, OpenedLeg, OpenedLegs
 
 Int64 = NDArray[np.int64]
-Place = tuple[int, int]  # the number of a leg, and a batch as it counts them
+LegPosition = tuple[int, int]  # the number of a leg, and a batch as it counts them
 _SHOWN: Final = 5
 
 
@@ -207,7 +207,7 @@ def forget(
 
 def _first(
     known: Sequence[int], found: Sequence[OpenedLeg], touched: Sequence["_Touched"]
-) -> tuple[Place | None, FirstMet | None]:
+) -> tuple[LegPosition | None, FirstMet | None]:
     """The first batch that held one of the rows: where it is, and as users know it."""
     for at, each, here in zip(known, found, touched, strict=True):
         if len(here.batches):
@@ -268,20 +268,20 @@ def _same_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _nearest(
-    checkpoints: Sequence[Checkpoint], safe: Place | None, legs: Sequence[Leg]
-) -> tuple[Checkpoint | None, Place]:
+    checkpoints: Sequence[Checkpoint], safe: LegPosition | None, legs: Sequence[Leg]
+) -> tuple[Checkpoint | None, LegPosition]:
     """The last checkpoint before the rows were met, and before anything that is not recorded; and where it is.
 
     Raises:
         ResumeError: a checkpoint is of another run.
     """
     of = {(leg.state.get("plan"), leg.state.get("run_seed")) for leg in legs if leg.known}
-    before = list[tuple[Place, Checkpoint]]()
+    before = list[tuple[LegPosition, Checkpoint]]()
     for each in checkpoints:
         if (each.state.get("plan"), each.state.get("run_seed")) not in of:
             msg = f"forget: {each.name} is of another plan or run seed. Give checkpoints of the run alone"
             raise ResumeError(msg)
-        at = _place_of(each.state, legs)
+        at = _position_of(each.state, legs)
         if safe is None or at <= safe:
             before.append((at, each))
     if not before:
@@ -290,7 +290,7 @@ def _nearest(
     return chosen, at
 
 
-def _place_of(state: Mapping[str, Any], legs: Sequence[Leg]) -> Place:
+def _position_of(state: Mapping[str, Any], legs: Sequence[Leg]) -> LegPosition:
     """Where a state stands: the number of its leg, and how many batches of the epoch it counts before.
 
     Legs of one epoch may both count from 0, after a rebase; so a place says nothing without its leg. A state between two legs
@@ -329,7 +329,7 @@ def _with_skips(start: OpenedLeg, rows: ForgottenRows, emptied: Sequence[tuple[i
         opening.close()
 
 
-def _steps(legs: Sequence[Leg], at: Place | None) -> tuple[int, int]:
+def _steps(legs: Sequence[Leg], at: LegPosition | None) -> tuple[int, int]:
     """Steps that the run did, as far as is recorded, and those before a place."""
     done = saved = 0
     for number, leg in enumerate(legs):
