@@ -24,7 +24,6 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "pandas": "pandas",
     "polars": "polars",
     "ray": "ray",
-    "tiktoken": "fast-text",
     "tokenizers": "text",
     "torch": "torch",
     "torchvision": "vision",

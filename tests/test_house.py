@@ -56,9 +56,9 @@ DOORS = {
     "torchvision": (),
     "tokenizers": (
         "catalog/tokenizers.py",
-        *(f"transforms/text/{room}.py" for room in ("byte_pairs", "encoder", "splitting", "encoding_engine")),
+        *(f"transforms/text/{room}.py" for room in ("encoder", "splitting", "encoding_engine")),
     ),
-    "tiktoken": ("transforms/text/encoding_engine.py", "transforms/text/splitting.py"),
+    "tiktoken": (),
     "transformers": ("adapters/trainer.py", "catalog/tokenizers.py", "transforms/text/jinja.py"),
 }
 
@@ -255,7 +255,6 @@ BEHIND = {"decoders/video/demuxed.py", "decoders/video/packets.py", "decoders/vi
 BEHIND_ANOTHER = {
     "decoders/video/video.py",
     "dialects/vortex.py",
-    "transforms/text/byte_pairs.py",
     "transforms/text/splitting.py",
 }
 
@@ -347,7 +346,7 @@ def test_no_public_class_name_stands_for_two_things() -> None:
 
 # What draws data and trains on it: the extra `demo` brings what these folders import. `defs` is the demo's location.
 DEMO = ("corpora", "demo", "training", "defs")
-OF_DEMO = {"accelerate", "av", "simplejpeg", "tiktoken", "tokenizers", "torch", "transformers"}
+OF_DEMO = {"accelerate", "av", "simplejpeg", "tokenizers", "torch", "transformers"}
 
 
 def test_only_the_demo_of_the_assets_imports_what_its_extra_brings() -> None:

@@ -259,8 +259,7 @@ class Tokenizers:
                 draft, held = new_draft(folder, Path.mkdir)
                 try:
                     (draft / FILE).write_bytes(data)
-                    if proof.compared:
-                        save(proof, data, draft / PROOF)
+                    save(proof, data, draft / PROOF)
                     draft.chmod(0o755)
                     _publish(draft, folder)
                 finally:
@@ -273,7 +272,7 @@ class Tokenizers:
             "vocab_size": largest_id(tokenizer) + 1,
             "source": origin,
             "special": {role: number for role, number in sorted(found.items()) if number is not None},
-            "engine": f"{'tiktoken' if proof.covered else 'tokenizers'}: {proof.reason}",
+            "engine": f"{'compiled' if proof.covered else 'tokenizers'}: {proof.reason}",
         }
 
     @contextmanager

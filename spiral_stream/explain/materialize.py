@@ -7,7 +7,6 @@ from spiral_stream.errors import CatalogError, listed
 from spiral_stream.explain.figure import METRICS, RATIO, Figure, Phrase, phrase
 from spiral_stream.explain.kinds import SECTIONS
 from spiral_stream.explain.subject import Subject
-from spiral_stream.extras import is_installed
 from spiral_stream.plan.verbs.maps import SampleMap, SampleRecords, SampleTokens
 from spiral_stream.planner.columns.lineage import Made
 from spiral_stream.planner.columns.values import CachedValues
@@ -181,10 +180,7 @@ def _tokenizer(subject: Subject, stage: TokenStage) -> str:
         entry = subject.catalog.tokenizer(name)
     except CatalogError:  # dropped since the stream was opened
         return f"{name}, tokens {stage.encoder.digest[:8]}"
-    engine = entry.engine
-    if engine.startswith("tiktoken") and not is_installed("tiktoken"):  # what encodes here
-        engine = "tokenizers: tiktoken is not installed here"
-    return f"{name} sha256:{entry.digest[:8]}, {entry.vocab_size:,} ids, by {engine}"
+    return f"{name} sha256:{entry.digest[:8]}, {entry.vocab_size:,} ids, by {entry.engine}"
 
 
 def _built(have: int, total: int) -> Phrase:

@@ -1,43 +1,45 @@
-r"""Whether two regex engines split text into the same pre-tokens, and at which code points they differ.
+r"""How a tokenizer cuts text into words, asked of the tokenizers library character by character.
 
-The tokenizers library splits with Oniguruma, tiktoken with Rust's fancy-regex. Both search leftmost-first with
-backtracking, so on a pattern of plain constructs they can differ only in what single characters belong to: the
-Unicode version, the meaning of ``\s``, case folding. So (1) a pattern with any other construct is not covered;
-(2) each character class and literal of the pattern is run by both engines over every covered code point, and code
-points on which they disagree are set apart; (3) code points that belong to the same classes look alike to either
-engine, and all words of up to four letters over one member of each kind are split by both: 0.1 to 1 s each.
+The library splits with Oniguruma, leftmost-first with backtracking. `spiral_stream.transforms.text.word_automaton`
+does the same for patterns of plain constructs, so the two can differ only in what single characters belong to. That is
+not kept here but asked: (1) a pattern with any other construct is not covered; (2) each character class and literal of
+the pattern is run by the library over every covered code point; (3) code points that belong to the same classes look
+alike to either, and all words of up to four letters over one member of each kind are split by both: 0.1 to 1 s each.
 """
 
 import itertools
 import json
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spiral_stream.transforms.text.byte_pairs import Uncovered, byte_of_letter
+from spiral_stream.transforms.text.word_automaton import Automaton, automaton_of, folded_into, program_of
 
 GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of ByteLevel itself
-# The same alternatives, factored: a quarter more speed in tiktoken. The words of step 3 are split by this spelling.
-_RESPELLED: Final = {GPT2: r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"}
-SEPARATOR: Final = "\x1c\x01\x1c\x02"  # between documents; text that holds it is set apart. ASCII keeps strings narrow
+POINTS: Final = 0x110000
 
 # Planes 0 and 1 and the tags (flags of emoji); the rest, rare ideographs and private use, is set apart unread, for it
 # would double the time of a proof.
 COVERED: Final = (range(0xD800), range(0xE000, 0x20000), range(0xE0000, 0xE1000))
 WORDS: Final = 150_000  # words of step 3, at most
 _LONGEST: Final = 4  # letters of a word
-_ITEM: Final = re.compile(
-    r"""
-      (?P<open> \((?:\?(?:i:|:|!|=)|(?!\?)) ) | (?P<close> \) ) | (?P<bar> \| )
-    | (?P<repeat> [?*+][?+]? | \{\d+(?:,\d*)?\}(?![?+]) )
-    | (?P<kind> \[\^?(?: \\[pP]\{\^?\w+\} | \\[sSdDwrntf] | \\[^\w\s] | [^\[\]\\&^] )+\] | \\[pP]\{\^?\w+\} | \\[sSdDwW] )
-    | (?P<literal> \\[rntf] | \\[^\w\s] | (?![^\x00-\x7F])[^\\\[\](){}|?*+.^$] )
-    """,
-    re.VERBOSE,
-)
+_MOST_ATOMS: Final = 64  # bits of a word
+_MOST_KINDS: Final = 120  # a byte, half of it for what added tokens begin with
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a pattern cuts text."""
+
+    automaton: Automaton
+    kinds: NDArray[np.uint8]  # [POINTS] the kind of each covered code point
+    folded: frozenset[int]  # code points that an engine may take for several letters: they are set apart
 
 
 def pattern_of(pre_tokenizer: Mapping[str, Any] | None) -> str:
@@ -67,55 +69,43 @@ def pattern_of(pre_tokenizer: Mapping[str, Any] | None) -> str:
     return str(pattern)
 
 
-def atoms(pattern: str) -> dict[str, bool]:
-    """The patterns of one character that a pattern is made of -> whether each is a literal.
+def words_of(pattern: str) -> Words:
+    """How a pattern cuts text: 0.1 to 0.5 s.
 
     Raises:
-        Uncovered: it has a construct that the two engines may read differently.
+        Uncovered: it has a construct that is not covered, or too many of them.
     """
-    found: dict[str, bool] = {}
-    folded = [False]  # whether each open group ignores case
-    at = 0
-    while at < len(pattern):
-        item = _ITEM.match(pattern, at)
-        if item is None:
-            msg = f"its pattern has {pattern[at : at + 12]!r} at {at}, which is not covered"
-            raise Uncovered(msg)
-        at = item.end()
-        if item["open"]:
-            folded.append(folded[-1] or "i" in item["open"])
-        elif item["close"]:
-            folded.pop()
-        elif item["kind"] or item["literal"]:
-            found[f"(?i:{item[0]})" if folded[-1] else item[0]] = item["literal"] is not None
-    return found
-
-
-def disagreements(pattern: str, pre_tokenizer: Mapping[str, Any]) -> set[int]:
-    """The covered code points on which the engines disagree.
-
-    Raises:
-        Uncovered: the pattern is not plain, or the engines split plain words differently.
-    """
-    points = [point for part in COVERED for point in part]
-    text = "".join(map(chr, points))
+    program = program_of(pattern)
+    if len(program.atoms) > _MOST_ATOMS:
+        msg = f"its pattern has more than {_MOST_ATOMS} classes and literals"
+        raise Uncovered(msg)
+    text = "".join(map(chr, covered_points()))
     foldable = "".join(filter(_may_fold, text))
-    differing: set[int] = set()
-    classes = np.zeros(0x110000, dtype=np.uint64)
-    found = atoms(pattern)
-    if len(found) > 64:  # noqa: PLR2004  bits of a word
-        raise Uncovered("its pattern has more than 64 classes and literals")
-    for bit, (atom, literal) in enumerate(found.items()):
+    classes = np.zeros(POINTS, dtype=np.uint64)
+    for bit, (atom, literal) in enumerate(program.atoms.items()):
         probe = foldable if literal else text
-        theirs, ours = _outside_theirs(atom, probe), matched_ours(atom, probe)
-        differing |= set(map(ord, set(theirs) & set(ours) | set(probe) - set(theirs) - set(ours)))
-        classes[[ord(letter) for letter in ours]] |= np.uint64(1 << bit)
-    alike: dict[int, str] = {}
-    for point in points:
-        if point not in differing:
-            alike.setdefault(int(classes[point]), chr(point))
-    _check_words(pattern, pre_tokenizer, list(alike.values()))
-    return differing
+        inside = np.zeros(POINTS, dtype=bool)
+        inside[_points_of(probe)] = True
+        inside[_points_of(outside(atom, probe))] = False
+        classes[inside] |= np.uint64(1 << bit)
+    alike, kinds = np.unique(classes, return_inverse=True)
+    if len(alike) > _MOST_KINDS:
+        msg = f"its pattern tells {len(alike)} kinds of characters apart"
+        raise Uncovered(msg)
+    members = [frozenset(atom for bit, atom in enumerate(program.atoms) if int(kind) >> bit & 1) for kind in alike]
+    several = {ord(letter) for letter in text if len(letter.casefold()) > 1 and folded_into(program, letter.casefold())}
+    return Words(automaton_of(program, members), kinds.reshape(-1).astype(np.uint8), frozenset(several))
+
+
+def letters_of(words: Words) -> list[str]:
+    """One covered code point of each kind."""
+    points = np.array([point for point in covered_points() if point not in words.folded])
+    _, first = np.unique(words.kinds[points], return_index=True)
+    return [chr(points[at]) for at in first]
+
+
+def _points_of(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
 def _may_fold(letter: str) -> bool:
@@ -141,14 +131,9 @@ def _may_change(letter: str) -> bool:
     return bool(moved) or unicodedata.category(letter) == "Cn"
 
 
-def respelled(pattern: str) -> str:
-    """The pattern as tiktoken runs it fastest."""
-    return _RESPELLED.get(pattern, pattern)
-
-
 def uncovered_points() -> list[tuple[int, int]]:
     """Ranges of code points, ends included, that nothing is known of; surrogates, which no text has, may be among them."""
-    ends = [0, *(end for part in COVERED for end in (part.start, part.stop)), 0x110000]
+    ends = [0, *(end for part in COVERED for end in (part.start, part.stop)), POINTS]
     return [(low, high - 1) for low, high in zip(ends[::2], ends[1::2], strict=True) if low < high]
 
 
@@ -157,37 +142,21 @@ def covered_points() -> Iterable[int]:
     return itertools.chain(*COVERED)
 
 
-def _outside_theirs(atom: str, text: str) -> str:
-    """The letters that the tokenizers library does not match."""
-    from tokenizers import Regex, pre_tokenizers
+def outside(atom: str, text: str) -> str:
+    """The letters that a pattern of one character does not match, in the tokenizers library."""
+    from tokenizers import Regex, normalizers
 
-    return "".join(part for part, _ in pre_tokenizers.Split(Regex(atom), "removed").pre_tokenize_str(text))
-
-
-def matched_ours(atom: str, text: str) -> str:
-    """The letters that tiktoken matches."""
-    from tiktoken._tiktoken import CoreBPE
-
-    core = CoreBPE({bytes([byte]): byte for byte in range(256)}, {}, atom)
-    found = np.frombuffer(core.encode_to_tiktoken_buffer(text, set()), dtype=np.uint32)
-    return found.astype(np.uint8).tobytes().decode()
+    return str(normalizers.Replace(Regex(atom), "").normalize_str(text))
 
 
-def _check_words(pattern: str, pre_tokenizer: Mapping[str, Any], letters: Sequence[str]) -> None:
-    """Split all short words over these letters with both engines.
-
-    Every word stands whole in the vocabulary, so each pre-token is one id and the ids tell the cuts.
-    """
+def short_words(letters: Sequence[str]) -> list[str]:
+    """All words over these letters that are short enough to be compared: of up to four letters, and `WORDS` in number."""
     length = max(n for n in range(1, _LONGEST + 1) if n == 1 or len(letters) ** n <= WORDS)
-    words = ["".join(word) for n in range(1, length + 1) for word in itertools.product(letters, repeat=n)]
-    theirs, ours = _cuts_theirs(pre_tokenizer, words), _cuts_ours(pattern, words)
-    for word, one, other in zip(words, theirs, ours, strict=True):
-        if one != other:
-            msg = f"the two regex engines split {word!r} differently"
-            raise Uncovered(msg)
+    return ["".join(word) for n in range(1, length + 1) for word in itertools.product(letters, repeat=n)]
 
 
-def _cuts_theirs(pre_tokenizer: Mapping[str, Any], words: Sequence[str]) -> list[list[int]]:
+def cuts_theirs(pre_tokenizer: Mapping[str, Any], words: Sequence[str]) -> list[list[int]]:
+    """What the tokenizers library cuts words into; each piece is one of the words, by its number."""
     from tokenizers import Tokenizer
 
     letter_of = {byte: letter for letter, byte in byte_of_letter().items()}
@@ -197,15 +166,3 @@ def _cuts_theirs(pre_tokenizer: Mapping[str, Any], words: Sequence[str]) -> list
     none = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
     found = Tokenizer.from_str(json.dumps({**none, **document})).encode_batch_fast(words, add_special_tokens=False)
     return [encoding.ids for encoding in found]
-
-
-def _cuts_ours(pattern: str, words: Sequence[str]) -> list[list[int]]:
-    from tiktoken._tiktoken import CoreBPE
-
-    ranks = {word.encode(): n for n, word in enumerate(words)}
-    rest = (bytes([byte]) for byte in range(256) if bytes([byte]) not in ranks)
-    ranks |= {byte: len(words) + n for n, byte in enumerate(rest)}
-    between = len(ranks)
-    core = CoreBPE(ranks, {SEPARATOR: between}, respelled(pattern))
-    flat = np.frombuffer(core.encode_to_tiktoken_buffer(SEPARATOR.join(words), {SEPARATOR}), dtype=np.uint32)
-    return [part[part != between].tolist() for part in np.split(flat, np.flatnonzero(flat == between))]
