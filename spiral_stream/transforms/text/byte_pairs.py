@@ -36,7 +36,7 @@ class Merges:
     left: UInt32  # [merges] in the order of the list: the ids that are merged, and the id that they become
     right: UInt32
     made: UInt32
-    whole: Mapping[bytes, int]  # words that are taken whole, and their ids
+    tokens: Mapping[bytes, int]  # words that are taken whole, and their ids
 
 
 def byte_of_letter() -> dict[str, int]:
@@ -73,13 +73,13 @@ def merges_of(tokenizer: Mapping[str, Any]) -> Merges:
         raise Uncovered(msg)
     of_byte = np.full(256, _NONE, np.uint32)
     of_byte[list(letters.values())] = [vocab.get(letter, _NONE) for letter in letters]
-    whole = texts_of(vocab) if model.get("ignore_merges") else {}
+    tokens = texts_of(vocab) if model.get("ignore_merges") else {}
     return Merges(
         of_byte,
         np.array([vocab[left] for left, _ in pairs], np.uint32),
         np.array([vocab[right] for _, right in pairs], np.uint32),
         np.array([vocab[left + right] for left, right in pairs], np.uint32),
-        whole,
+        tokens,
     )
 
 

@@ -47,12 +47,10 @@ _BLOCK: Final = 64  # code points encoded as one document in the confirmation
 _MANY: Final = 20_000  # code points set apart above which the engine is not worth it
 _ROW: Final = (1 << 24) - 1  # the part of a step that says where it leads
 _SLACK: Final = 8  # ids that the engine may write past the last one
-_SHORT_BITS: Final = (
-    17  # 131,072 lines of 64 bytes, two words of up to 15 bytes each; a quarter as many are 15 % slower
-)
-_LONG_BITS: Final = 14  # 16,384 lines, one word of up to 31 bytes each
-MEMO_BYTES: Final = (64 << _SHORT_BITS) + (64 << _LONG_BITS)  # for each thread that encodes, whatever it has read
-_KEPT_IDS: Final = 1 << 20  # of room for ids that a thread keeps between two calls
+SHORT_BITS: Final = 17  # 131,072 lines of 64 bytes, two words of up to 15 bytes each; a quarter as many are 15 % slower
+LONG_BITS: Final = 14  # 16,384 lines, one word of up to 31 bytes each
+MEMO_BYTES: Final = (64 << SHORT_BITS) + (64 << LONG_BITS)  # for each thread that encodes, whatever it has read
+_IDLE_IDS: Final = 1 << 20  # of room for ids that stay between two calls
 
 Report = Callable[[int, str], None]
 
@@ -162,14 +160,14 @@ class Core:
         """
         held = sorted({text.encode() for text in texts if text})
         width, kinds, steps = _tables(words, apart, {text.decode()[0] for text in held})
-        whole = list(merges.whole)
-        self._engine = _encode.engine(
+        tokens = list(merges.tokens)
+        self.tables = _encode.engine(
             *(width, words.automaton.start // words.automaton.width * width, kinds, steps),
             *(merges.of_byte, merges.left, merges.right, merges.made),
-            *(b"".join(whole), _ends(whole), np.array(list(merges.whole.values()), np.uint32)),
+            *(b"".join(tokens), _ends(tokens), np.array(list(merges.tokens.values()), np.uint32)),
             *(b"".join(held), _ends(held)),
         )
-        self._idle: list[tuple[Any, NDArray[np.uint32]]] = []  # a memo, and room for ids
+        self.idle: list[tuple[Any, NDArray[np.uint32]]] = []  # a memo, and room for ids
 
     def encode(self, documents: pa.Array, dtype: Any = np.uint32) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Encode documents.
@@ -187,14 +185,14 @@ class Core:
         counts = np.empty(len(documents), np.int64)
         room = int(offsets[-1] - offsets[0]) + _SLACK
         try:
-            memo, out = self._idle.pop()
+            memo, out = self.idle.pop()
         except IndexError:  # as many threads encode as never before
-            memo, out = _encode.memo(_SHORT_BITS, _LONG_BITS), np.empty(0, np.uint32)
+            memo, out = _encode.memo(SHORT_BITS, LONG_BITS), np.empty(0, np.uint32)
         if len(out) < room:
             out = np.empty(room, np.uint32)
-        number, _ = _encode.encode(self._engine, memo, text if text is not None else b"", offsets, out, counts)
+        number, _ = _encode.encode(self.tables, memo, text if text is not None else b"", offsets, out, counts)
         ids = out[:number].astype(dtype)
-        self._idle.append((memo, out if len(out) <= _KEPT_IDS else np.empty(0, np.uint32)))
+        self.idle.append((memo, out if len(out) <= _IDLE_IDS else np.empty(0, np.uint32)))
         return ids, counts
 
 
@@ -234,8 +232,8 @@ def _check_words(words: Words, pre_tokenizer: Mapping[str, Any]) -> None:
     """
     texts = short_words(letters_of(words))
     none = np.empty(0, np.uint32)
-    whole = {text.encode(): number for number, text in enumerate(texts)}
-    merges = Merges(np.full(256, len(texts), np.uint32), none, none, none, whole)
+    tokens = {text.encode(): number for number, text in enumerate(texts)}
+    merges = Merges(np.full(256, len(texts), np.uint32), none, none, none, tokens)
     for text, one, other in zip(
         texts, cuts_theirs(pre_tokenizer, texts), _lists(Core(merges, words, ()), texts), strict=True
     ):
@@ -290,8 +288,8 @@ def _open_bare(tokenizer: Mapping[str, Any]) -> Any:
     from tokenizers import Tokenizer
 
     none = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
-    kept = {name: tokenizer.get(name) for name in ("normalizer", "pre_tokenizer", "model")}
-    return Tokenizer.from_str(json.dumps({**none, **kept, "version": "1.0", "added_tokens": []}))
+    parts = {name: tokenizer.get(name) for name in ("normalizer", "pre_tokenizer", "model")}
+    return Tokenizer.from_str(json.dumps({**none, **parts, "version": "1.0", "added_tokens": []}))
 
 
 def _surrounded(letter: str) -> str:

@@ -1,7 +1,7 @@
 r"""The automaton that cuts text where a pattern does, one step per code point.
 
 A pattern of plain constructs becomes a program of characters, forks and looks at the next character. A state is the
-ordered list of places where a backtracking engine might stand, best first; a place that would end the word drops all
+ordered list of instructions where a backtracking engine might stand, best first; a instruction that would end the word drops all
 behind it, since an engine that backtracks would never come to them. So each step costs one look into a table, whatever
 the pattern, and the cuts are those of leftmost-first search (Thompson 1968; Cox, "Regular Expression Matching: the
 Virtual Machine Approach", 2009). A look ahead, ``(?!\S)``, is settled by the code point that comes next, before it is
@@ -29,9 +29,9 @@ TEXT: Final = 1 << 27
 APART: Final = 1 << 28
 _HAPPENS: Final = ENDS | BEGINS | STUCK
 
-_MOST_PLACES: Final = 2_000  # of a program
+_MOST_INSTRUCTIONS: Final = 2_000  # of a program
 _MOST_STATES: Final = 1_000
-_END: Final = 0  # the place where a word has ended
+_END: Final = 0  # the instruction where a word has ended
 _ITEM: Final = re.compile(
     r"""
       (?P<open> \((?:\?(?:i:|:|!|=)|(?!\?)) ) | (?P<close> \) ) | (?P<bar> \| )
@@ -45,7 +45,7 @@ _ITEM: Final = re.compile(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Instruction:
     """One instruction of a program: consume an atom, fork, look at what comes next, or end."""
 
     what: Literal["end", "atom", "fork", "look"]
@@ -57,35 +57,37 @@ class _Place:
 @final
 @dataclass(slots=True)
 class Program:
-    """What a pattern does, as places that lead to each other."""
+    """What a pattern does, as instructions that lead to each other."""
 
-    places: list[_Place] = field(default_factory=lambda: [_Place("end")])
+    instructions: list[_Instruction] = field(default_factory=lambda: [_Instruction("end")])
     begin: int = _END
     atoms: dict[str, bool] = field(default_factory=dict)  # patterns of one character -> whether each is a literal
-    possessive: list[tuple[str, int]] = field(default_factory=list)  # atom that is never given back, place behind it
+    possessive: list[tuple[str, int]] = field(
+        default_factory=list
+    )  # atom that is never given back, instruction behind it
 
-    def add(self, place: _Place) -> int:
-        """Append a place; where it is.
+    def add(self, instruction: _Instruction) -> int:
+        """Append a instruction; where it is.
 
         Raises:
             Uncovered: the program is too long.
         """
-        if len(self.places) >= _MOST_PLACES:
-            msg = f"its pattern has more than {_MOST_PLACES:,} places"
+        if len(self.instructions) >= _MOST_INSTRUCTIONS:
+            msg = f"its pattern has more than {_MOST_INSTRUCTIONS:,} instructions"
             raise Uncovered(msg)
-        self.places.append(place)
-        return len(self.places) - 1
+        self.instructions.append(instruction)
+        return len(self.instructions) - 1
 
-    def heads(self, place: int) -> Iterator[_Place]:
-        """The places that consume, look or end, and to which a place leads without consuming anything, best first."""
+    def heads(self, instruction: int) -> Iterator[_Instruction]:
+        """The instructions that consume, look or end, and to which a instruction leads without consuming anything, best first."""
         seen: set[int] = set()
-        waiting = [place]
+        waiting = [instruction]
         while waiting:
             at = waiting.pop()
             if at in seen:
                 continue
             seen.add(at)
-            found = self.places[at]
+            found = self.instructions[at]
             if found.what != "fork":
                 yield found
             waiting.extend(reversed(found.then if found.what in {"fork", "look"} else ()))
@@ -100,7 +102,7 @@ def program_of(pattern: str) -> Program:
     program = Program()
     tree = _Reader(pattern, program.atoms).read()
     program.begin = _compiled(program, tree, _END)
-    if any(place.what == "end" for place in program.heads(program.begin)):
+    if any(instruction.what == "end" for instruction in program.heads(program.begin)):
         raise Uncovered("its pattern may match no character")
     return program
 
@@ -162,7 +164,7 @@ class _Reader:
     def _atom(self, item: "re.Match[str]", *, folded: bool) -> str:
         if folded and item["kind"] and not item["kind"].isascii():
             self._at = item.start()
-            raise self._uncovered()  # such a class may match two letters in place of one
+            raise self._uncovered()  # such a class may match two letters in instruction of one
         atom = f"(?i:{item[0]})" if folded else item[0]
         self._atoms[atom] = item["literal"] is not None
         return atom
@@ -182,19 +184,19 @@ def _times(repeat: str) -> tuple[int, int | None, str]:
 
 
 def _compiled(program: Program, tree: _Tree, then: int) -> int:
-    """Put a tree before a place; where it begins."""
+    """Put a tree before a instruction; where it begins."""
     what = tree[0]
     if what == "one":
-        return program.add(_Place("atom", (then,), tree[1]))
+        return program.add(_Instruction("atom", (then,), tree[1]))
     if what == "look":
-        return program.add(_Place("look", (then,), tree[1], tree[2]))
+        return program.add(_Instruction("look", (then,), tree[1], tree[2]))
     if what == "all":
         for part in reversed(tree[1]):
             then = _compiled(program, part, then)
         return then
     if what == "any":
         ways = tuple(_compiled(program, way, then) for way in tree[1])
-        return ways[0] if len(ways) == 1 else program.add(_Place("fork", ways))
+        return ways[0] if len(ways) == 1 else program.add(_Instruction("fork", ways))
     return _repeated(program, tree, then)
 
 
@@ -209,15 +211,17 @@ def _repeated(program: Program, tree: _Tree, then: int) -> int:
         return (then, more) if how == "?" else (more, then)
 
     if most is None:
-        begin = program.add(_Place("fork"))
+        begin = program.add(_Instruction("fork"))
         body = _compiled(program, inner, begin)
-        if any(place is program.places[_END] for place in program.heads(_compiled(program, inner, _END))):
+        if any(
+            instruction is program.instructions[_END] for instruction in program.heads(_compiled(program, inner, _END))
+        ):
             raise Uncovered("its pattern repeats what may be nothing")
-        program.places[begin] = _Place("fork", either(body))
+        program.instructions[begin] = _Instruction("fork", either(body))
     else:
         begin = then
         for _ in range(most - least):
-            begin = program.add(_Place("fork", either(_compiled(program, inner, begin))))
+            begin = program.add(_Instruction("fork", either(_compiled(program, inner, begin))))
     for _ in range(least):
         begin = _compiled(program, inner, begin)
     return begin
@@ -244,8 +248,8 @@ def automaton_of(program: Program, kinds: Sequence[frozenset[str]]) -> Automaton
         Uncovered: it has too many states, or what it never gives back might matter.
     """
     for atom, then in program.possessive:
-        behind = {place.atom for place in program.heads(then) if place.what == "atom"}
-        looks = any(place.what == "look" for place in program.heads(then))
+        behind = {instruction.atom for instruction in program.heads(then) if instruction.what == "atom"}
+        looks = any(instruction.what == "look" for instruction in program.heads(then))
         if looks or any(atom in kind and behind & kind for kind in kinds):
             raise Uncovered("its pattern does not give back characters that others want")
     numbers: dict[tuple[int, ...], int] = {(): 0, (program.begin,): 1}
@@ -276,16 +280,16 @@ def _stepped(program: Program, state: Iterable[int], kind: frozenset[str] | None
         if at in seen:
             continue
         seen.add(at)
-        place = program.places[at]
-        has = kind is not None and place.atom in kind
-        if place.what == "end":
+        instruction = program.instructions[at]
+        has = kind is not None and instruction.atom in kind
+        if instruction.what == "end":
             return tuple(reached), True
-        if place.what == "fork":
-            waiting.extend(reversed(place.then))
-        elif place.what == "look":
-            waiting.extend(place.then if has == place.wanted else ())
+        if instruction.what == "fork":
+            waiting.extend(reversed(instruction.then))
+        elif instruction.what == "look":
+            waiting.extend(instruction.then if has == instruction.wanted else ())
         elif has:
-            reached[place.then[0]] = None
+            reached[instruction.then[0]] = None
     return tuple(reached), False
 
 
@@ -315,12 +319,12 @@ def folded_into(program: Program, letters: str) -> bool:
 
     An engine may then take for them one letter whose fold they are, such as the ligature of ``st``.
     """
-    for first in range(len(program.places)):
-        places = {first}
+    for first in range(len(program.instructions)):
+        instructions = {first}
         for letter in letters:
-            heads = [head for at in places for head in program.heads(at)]
+            heads = [head for at in instructions for head in program.heads(at)]
             folded = (head for head in heads if head.what == "atom" and head.atom.startswith("(?i:"))
-            places = {head.then[0] for head in folded if "\\" in head.atom or re.fullmatch(head.atom, letter)}
-        if places:
+            instructions = {head.then[0] for head in folded if "\\" in head.atom or re.fullmatch(head.atom, letter)}
+        if instructions:
             return True
     return False

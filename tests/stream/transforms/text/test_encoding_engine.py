@@ -156,8 +156,8 @@ def test_a_memo_of_any_size_gives_the_same_ids(monkeypatch: pytest.MonkeyPatch) 
     draw = np.random.default_rng(5)
     words = ["".join(draw.choice(list("abcdefé"), size)) for size in draw.integers(1, 40, 3_000)]
     documents = [" ".join(draw.choice(words, 200)) for _ in range(30)]
-    monkeypatch.setattr(room, "_SHORT_BITS", 0)
-    monkeypatch.setattr(room, "_LONG_BITS", 0)
+    monkeypatch.setattr(room, "SHORT_BITS", 0)
+    monkeypatch.setattr(room, "LONG_BITS", 0)
     small = ids_of(Core(MERGES, WORDS, ()), documents)
     monkeypatch.undo()
 
@@ -186,7 +186,7 @@ def test_memory_stays_what_it_is_however_many_words_are_met() -> None:
     before = resident_bytes()
     read(40)  # 2.4 million words, hardly one of them twice: 90 MB in a memo that kept them all
     assert resident_bytes() - before < MEMO_BYTES
-    (memo, _), *others = core._idle
+    (memo, _), *others = core.idle
     assert others == []
     met, merged = _encode.met(memo)
     assert met == 48 * 60_000
@@ -204,7 +204,7 @@ def test_each_thread_has_a_memo_and_gives_it_back() -> None:
         thread.join()
 
     assert found == [expected(documents)] * 6
-    assert 1 <= len(core._idle) <= 6
+    assert 1 <= len(core.idle) <= 6
 
 
 @given(data_=st.binary(max_size=40))
@@ -225,7 +225,7 @@ def test_arrays_that_do_not_agree_are_refused() -> None:
     text, counts = b"abc", np.empty(1, np.int64)
     for offsets, room_ids in (([0, 4], 99), ([0, 3], 3), ([2, 1], 99), ([-1, 2], 99), ([0, 1, 2], 99)):
         with pytest.raises(ValueError, match="do not agree"):
-            _encode.encode(CORE._engine, memo, text, np.array(offsets), np.empty(room_ids, np.uint32), counts)
+            _encode.encode(CORE.tables, memo, text, np.array(offsets), np.empty(room_ids, np.uint32), counts)
     with pytest.raises(ValueError, match="lines of each kind"):
         _encode.memo(27, 0)
     with pytest.raises(ValueError, match=r"incorrect name|called with"):

@@ -49,7 +49,9 @@ def test_the_patterns_of_both_families_are_proven() -> None:
 def test_code_points_that_are_encoded_differently_are_set_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = splitting.outside
     monkeypatch.setattr(splitting, "outside", lambda atom, text: asked(atom, text) + ("é" if atom == r"\p{L}" else ""))
-    monkeypatch.setattr(splitting, "WORDS", 1)  # letters alone: longer words would tell at once that the kinds are wrong
+    monkeypatch.setattr(
+        splitting, "WORDS", 1
+    )  # letters alone: longer words would tell at once that the kinds are wrong
     # "a" and the first byte of "é" are merged where both stand in one word
     found = prove(json.dumps(by_hand([("a", "Ã")])).encode())
     assert (found.covered, found.apart) == (True, ((ord("é"), ord("é")), (12_000, 0x10FFFF)))

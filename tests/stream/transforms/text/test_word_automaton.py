@@ -127,7 +127,7 @@ def test_constructs_that_engines_may_read_differently_are_not_covered(pattern: s
         ("a*", "may match no character"),
         ("(?:a*)+b", "repeats what may be nothing"),
         ("(?:ab)++a", "never gives back more than one character"),
-        ("a{5000}", "more than 2,000 places"),
+        ("a{5000}", "more than 2,000 instructions"),
     ],
 )
 def test_patterns_that_cannot_be_an_automaton_are_not_covered(pattern: str, reason: str) -> None:
