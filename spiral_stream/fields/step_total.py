@@ -30,7 +30,7 @@ class StepTotal(Field):
 
     Args:
         value: the expression, such as ``"len(tokens)"``, or a column of loss tokens: ``"n_targets"``.
-        dtype: of the number: int64, int32, float32 or float64.
+        dtype: of the number: int64, int32, float32 or float64. A sum of fractions takes one of the last two.
 
     Raises:
         PlanError: ``value`` is no expression over columns, or ``dtype`` another one.

@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import StreamError
+from spiral_stream.errors import StreamError, shown
 from spiral_stream.planner.stages import Stages
 from spiral_stream.planner.state.skips import MOST, Skips
 from spiral_stream.runs.opened_leg import OpenedLeg
@@ -47,9 +47,17 @@ def forgotten_rows(given: Any) -> ForgottenRows:
     """Return the rows of a list of identities, or of a table.
 
     Raises:
-        StreamError: the list is too long.
+        StreamError: the list is too long, or it is neither.
     """
-    return TableRows(given) if is_table(given) else ListedRows(list(given))
+    if is_table(given):
+        return TableRows(given)
+    if not isinstance(given, Iterable):
+        msg = (
+            f"forget: ids={shown(given)}. Give a list of identities, a relation, its name, an Arrow table, or the path of a "
+            "Parquet or Arrow file"
+        )
+        raise StreamError(msg)
+    return ListedRows(list(given))
 
 
 @final

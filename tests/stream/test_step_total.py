@@ -112,6 +112,15 @@ def test_totals_of_other_columns_are_refused(catalog: sp.Catalog) -> None:
         even_steps.stream(catalog, more={"n": StepTotal("tokens")})
 
 
+def test_a_total_of_fractions_takes_a_dtype_of_fractions(catalog: sp.Catalog) -> None:
+    with pytest.raises(PlanError, match=r"is double, and int64 would cut.*dtype=\"float64\""):
+        even_steps.stream(catalog, more={"all": StepTotal("len(tokens) / 4")})
+    fields = {"all": StepTotal("len(tokens) / 4", dtype="float64"), "whole": StepTotal("len(tokens)")}
+    with even_steps.stream(catalog, more=fields) as stream:
+        batch = next(iter(stream.bind(step_batches=STEP)))
+    assert batch["all"][0] == batch["whole"][0] / 4
+
+
 def test_a_total_that_every_rank_would_tokenize_for_is_refused(catalog: sp.Catalog) -> None:
     sampled = tokenized(catalog.table("b"), sp.GlobalShuffle(seed=2))
     with (

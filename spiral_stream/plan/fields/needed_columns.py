@@ -1,6 +1,6 @@
 """What fields and a formation need of the columns that they are collated from; `dtypes` says what each field will be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -77,10 +77,22 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
             raise PlanError(msg)
     for column in sequences:
         widths_of(fields, column)
-    for name, total in ((name, field) for name, field in fields if isinstance(field, StepTotal)):
-        check_number(f"collate (field {name!r})", "value", total.value, have)
+    _check_totals({name: field for name, field in fields if isinstance(field, StepTotal)}, have)
     check_lists(fields, have)
     field_specs(fields, have)
+
+
+def _check_totals(totals: Mapping[str, StepTotal], have: pa.Schema) -> None:
+    for name, total in totals.items():
+        where = f"collate (field {name!r})"
+        check_number(where, "value", total.value, have)
+        kind = bound_type(where, parse(total.value), have)
+        if kind_of(kind) == "float" and total.dtype.startswith("int"):
+            msg = (
+                f"{where}: {total.value!r} is {kind}, and {total.dtype} would cut the total. Give "
+                f'StepTotal({total.value!r}, dtype="float64")'
+            )
+            raise PlanError(msg)
 
 
 def check_balance(balance: RowExchange | None, cost: str | None, formation: Formation | None) -> None:

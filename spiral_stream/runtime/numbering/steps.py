@@ -261,6 +261,8 @@ def warn_of_nothing(numbering: RunBatches, epoch: int, bound: Bound) -> None:
         found, way_out = "all of its batches are skipped", "stream.skipped() lists them"
     elif not total:
         found, way_out = "no batch is left", "Lower the batch size, loosen the filters, or give last=KeepPartial"
+    elif bound.deal is not None and total < group:
+        way_out = f"Give step_batches of at most {total:,}, lower the batch size, or give last=PadPartial"
     elif total < bound.merge:
         way_out = "Lower merge or the batch size, or give last=PadPartial"
     elif not isinstance(numbering.last, DropPartial):

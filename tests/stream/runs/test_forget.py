@@ -263,6 +263,8 @@ def test_what_cannot_be_forgotten_says_the_way_out(catalog: sp.Catalog, tmp_path
         state = stream.state_dict()
     with pytest.raises(StreamError, match=r"lists 10,000 at most\. Name a table in place of the list"):
         catalog.forget(state, range(10_001))
+    with pytest.raises(StreamError, match=r"forget: ids=None\. Give a list of identities, a relation"):
+        catalog.forget(state, None)
     other = sp.connect(tmp_path)
     other.register("rows", sp.Arrow(pa.table({"id": range(50)})), identity="id")
     with (
