@@ -21,8 +21,8 @@ from spiral_stream.errors import StreamError, without_values
 
 T = TypeVar("T")
 
-_REST_S: Final = 0.001  # how soon a producer that rests looks whether the consumer still builds its items itself
-_LONGEST_REST_S: Final = 0.01  # and how late, once it has looked some times
+_REST_S: Final = 0.005  # how soon a producer that rests looks whether the consumer still builds its items itself
+_LONGEST_REST_S: Final = 0.02  # and how late, once it has looked some times
 
 CLOSED: Final = "the stream was closed while it was read. Make a new one from its plan and load the last state_dict()"
 
@@ -71,11 +71,11 @@ class BoundedQueue(Generic[T]):
     def _rest(self) -> bool:
         """Wait until the consumer wants an item, or has built none itself for a while. Return whether it wants one."""
         rest_s, self._rests, self._wanted = _REST_S, True, False
+        built = self._built
         while self._resting and not self._wanted and not self._closed:
-            built = self._built
-            self._changed.wait(rest_s)
-            self._resting = self._resting and (self._wanted or built != self._built)
-            rest_s = min(2 * rest_s, _LONGEST_REST_S)
+            if not self._changed.wait(rest_s):  # nobody said anything
+                self._resting, built = built != self._built, self._built
+                rest_s = min(2 * rest_s, _LONGEST_REST_S)
         self._rests = False
         return self._wanted
 
