@@ -80,7 +80,7 @@ def main() -> None:
     try:
         used, parsed = used_relations(request["text"], list(schemas))
         chosen = {
-            name: scanned(name, schemas[name], where_of(parsed, name), caller) if run else schemas[name].empty_table()
+            name: scanned(name, schemas[name], where_of(parsed, name), caller) if run else no_rows(schemas[name])
             for name in used
         }
         with session_of(chosen, memory_bytes, request["spill"]) as session:
@@ -341,6 +341,11 @@ def _nodes(parsed: Any, kind: str) -> Iterator[Any]:
         if kind in (parsed.get("type"), parsed.get("class")):
             yield parsed
         yield from _nodes(list(parsed.values()), kind)
+
+
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """A table without rows, also of tensors with a permutation, of which pyarrow makes none by itself."""
+    return pa.table([pa.chunked_array([pa.nulls(0, kind)], kind) for kind in schema.types], schema=schema)
 
 
 def within(reader: pa.RecordBatchReader, memory_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -164,7 +164,7 @@ class Pipeline(Owner):
             self._queue.let_rest(built=False)
             return None
         try:
-            if not self._run or not self._queue.silent:
+            if len(self._run) <= 1 or not self._queue.silent:  # the feeder looks what comes after the last one
                 return None
             with ExitStack() as given_up:
                 pending = self._build(given_up)

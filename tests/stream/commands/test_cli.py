@@ -639,6 +639,9 @@ def test_forget_and_diff_take_checkpoints(tmp_path: Path) -> None:
     assert [each[3] for each in state["skips"]["samples"]] == [[each] for each in ids]
     (tmp_path / "ids.txt").write_text("\n".join(map(str, ids)))
     pq.write_table(pa.table({"id": ids}), tmp_path / "ids.parquet")
-    for name in ("ids.txt", "ids.parquet"):
-        run(catalog, "forget", *map(str, paths), "--ids", str(tmp_path / name), "--out", str(out))
-        assert json.loads(out.read_text()) == state
+    run(catalog, "forget", *map(str, paths), "--ids", str(tmp_path / "ids.txt"), "--out", str(out))
+    assert json.loads(out.read_text()) == state
+    run(catalog, "forget", *map(str, paths), "--ids", str(tmp_path / "ids.parquet"), "--out", str(out))
+    by_table = json.loads(out.read_text())
+    assert by_table["batch"] == 2
+    assert [each[:3] for each in by_table["skips"]["tables"]] == [[0, 2, 2]]  # two rows, kept under a digest
