@@ -30,19 +30,18 @@ from spiral_stream.runtime.batch.keys import BatchKey, key_of
 from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.batch.pending_batch import Batch, Pending, drop, finish
-from spiral_stream.runtime.batch.program import BatchProgram, copies_only
+from spiral_stream.runtime.batch.program import BatchProgram, GatheredFields, copies_only
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import SampleReader, as_lists
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, Filling, all_skipped
 from spiral_stream.runtime.fields.geometry import BatchFollowers
 from spiral_stream.runtime.fields.payload_field import payload_fields
 from spiral_stream.runtime.fields.sequences import SequenceFilling
-from spiral_stream.runtime.fields.size import OBJECT_BYTES, object_bytes
-from spiral_stream.runtime.metrics import Metrics, timed
+from spiral_stream.runtime.fields.size import object_bytes
+from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering.drawn import Drawn
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.slots import Slots
-from spiral_stream.threads import doing
 
 
 class _Emptied(Exception):  # noqa: N818  it is caught where it was asked for
@@ -85,7 +84,7 @@ class BatchBuilder:
         keyed: bool = False,
     ) -> None:
         self._keyed = keyed
-        self._program = None if keyed or not copies_only(fields) else BatchProgram(fields, slots, metrics, merge)
+        self._gathered = GatheredFields(fields, slots, metrics, merge)
         stages = fields.stages
         self._fields, self._stages, self._piece_rows = fields, stages, piece_rows or TASK_ROWS
         self._numbering = numbering
@@ -99,6 +98,8 @@ class BatchBuilder:
         self._filling = Filling(stages, slots, merge, fields.programs(split), self._piece_rows)
         columns = fields.sequences
         self._sequences = SequenceFilling(stages, columns, slots, metrics, merge) if columns.columns else None
+        copies = not keyed and copies_only(fields)
+        self._program = BatchProgram(fields, self._gathered, self._sequences, metrics) if copies else None
         self._totals = stages.of(StepTotalStage)
         self._in_tasks = fields.calls or (piece_rows is not None and bool(fields.stored))
         self._looking_up = LookingUp(fields, numbering.left, reader, self._by_address, self._piece_rows, metrics)
@@ -262,7 +263,7 @@ class BatchBuilder:
         following = self._fields.nothing_follows or BatchFollowers(self._fields.followers, count, keys)
         draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following, self._filling)
         try:
-            self._gather(draft, found)
+            draft.listed += self._gathered.fill(found, fields)
             if later:
                 draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
             else:
@@ -322,26 +323,6 @@ class BatchBuilder:
         return Deferred(
             self._reader, self._stages, epoch, draft.samples, self._fields.keys, fill, rows, skippable=skippable
         )
-
-    # ---- fields that are gathered from kept columns
-
-    def _gather(self, draft: Draft, found: LookedUpBatch) -> None:
-        """Fill the fields that copy rows of kept columns."""
-        if not self._fields.gathered:
-            return
-        rows, read = draft.shape.rows, dict[str, int]()
-        with timed(self._metrics, "fetch_s"), doing(self._fields.gathering.words):
-            for stage, narrow in self._fields.gathered:
-                column = narrow.column.name
-                if stage.spec.dtype is None:
-                    draft.fields[stage.name], nbytes = narrow.texts(found.rows[column])
-                    draft.listed += OBJECT_BYTES * rows + nbytes
-                else:
-                    draft.fields[stage.name] = filled = self._filling.rows(stage.shape(rows), stage.spec.dtype)
-                    narrow.copy(found.rows[column], filled)
-                    nbytes = filled.nbytes
-                read[column] = read.get(column, 0) + nbytes
-        self._metrics.read_table(rows, read)
 
     # ---- fields that are copied from a column
 

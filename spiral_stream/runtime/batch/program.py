@@ -8,11 +8,12 @@ long way (`runtime.batch.builder`), which says what is wrong and with which samp
 The arrays are the same on both ways, byte for byte.
 """
 
-from dataclasses import dataclass
 from typing import Any, final
 
+from numpy.typing import NDArray
+
+from spiral_stream.batching.formation import Membership
 from spiral_stream.errors import DataError
-from spiral_stream.fields.labels import LabelField
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import TokenField
@@ -21,9 +22,9 @@ from spiral_stream.runtime.batch.look_up import LookedUpBatch
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.batch.pending_batch import Batch, Ready
 from spiral_stream.runtime.columns.samples import as_lists
-from spiral_stream.runtime.fields.layout import TASK_ITEMS, lay_out
-from spiral_stream.runtime.fields.sequences import SequenceColumn
-from spiral_stream.runtime.fields.size import OBJECT_BYTES, capacity, room
+from spiral_stream.runtime.fields.layout import TASK_ITEMS
+from spiral_stream.runtime.fields.sequences import SequenceColumn, SequenceFilling
+from spiral_stream.runtime.fields.size import OBJECT_BYTES, room
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.threads import doing
@@ -36,11 +37,11 @@ def copies_only(fields: OpenedFields) -> bool:
 
 
 @final
-class BatchProgram:
-    """Fills batches that need nothing but copies. For one thread at a time.
+class GatheredFields:
+    """Fills the fields that copy rows of kept columns.
 
     Args:
-        fields: of the opened plan; see `copies_only`.
+        fields: of the opened plan.
         slots: the memory of batches.
         metrics: where time and bytes are counted.
         merge: how many batches are delivered as one.
@@ -48,36 +49,20 @@ class BatchProgram:
 
     def __init__(self, fields: OpenedFields, slots: Slots, metrics: Metrics, merge: int) -> None:
         self._stages, self._slots, self._metrics, self._merge = fields.stages, slots, metrics, merge
-        self._names, self._words = fields.stages.field_names, fields.gathering.words
-        self._gathered = [
+        self._words = fields.gathering.words
+        self._fields = [
             (stage.name, stage.spec.dtype, stage.shape(0)[1:], narrow, narrow.column.name)
             for stage, narrow in fields.gathered
         ]
-        self._widths = fields.sequences.widths
-        self._columns = [_Column.of(column, len(fields.sequences.columns)) for column in fields.sequences.columns]
 
-    def run(self, found: LookedUpBatch) -> Ready | None:
-        """Return a batch that is filled; None if it has to go the long way."""
-        columns = found.drawn.samples.columns
-        refused = any(
-            isinstance(key, Refusal) and as_lists(each).null_count < len(each) for key, each in columns.items()
-        )
-        if found.drawn.membership.filler is not None or any(found.lost) or refused:
-            return None
-        fields: dict[str, Any] = dict.fromkeys(self._names)
-        if self._columns:
-            with timed(self._metrics, "collate_s"):
-                if not self._place(found, fields):
-                    return None
-        listed = self._gather(found, fields) if self._gathered else 0
-        return Ready(Batch(found.numbers, fields, found.planned), listed, found.begun)
-
-    def _gather(self, found: LookedUpBatch, fields: dict[str, Any]) -> int:
-        """Copy rows of kept columns; returns the bytes of those that are lists."""
+    def fill(self, found: LookedUpBatch, fields: dict[str, Any]) -> int:
+        """Fill those of a batch; returns the bytes of the ones that are lists."""
+        if not self._fields:
+            return 0
         rows, listed, read = found.drawn.membership.rows, 0, dict[str, int]()
         slot_rows = room(self._stages, rows, self._merge)
         with timed(self._metrics, "fetch_s"), doing(self._words):
-            for name, dtype, shape, narrow, column in self._gathered:
+            for name, dtype, shape, narrow, column in self._fields:
                 if dtype is None:
                     fields[name], nbytes = narrow.texts(found.rows[column])
                     listed += OBJECT_BYTES * rows + nbytes
@@ -89,78 +74,82 @@ class BatchProgram:
         self._metrics.read_table(rows, read)
         return listed
 
-    def _place(self, found: LookedUpBatch, fields: dict[str, Any]) -> bool:
+
+@final
+class BatchProgram:
+    """Fills batches that need nothing but copies. For one thread at a time.
+
+    Args:
+        fields: of the opened plan; see `copies_only`.
+        gathered: fills those that copy rows of kept columns.
+        sequences: places those of tokens; None if there are none.
+        metrics: where time is counted.
+    """
+
+    def __init__(
+        self, fields: OpenedFields, gathered: GatheredFields, sequences: SequenceFilling | None, metrics: Metrics
+    ) -> None:
+        self._names, self._gathered, self._sequences, self._metrics = (
+            fields.stages.field_names,
+            gathered,
+            sequences,
+            metrics,
+        )
+        self._columns = fields.sequences.columns
+
+    def run(self, found: LookedUpBatch) -> Ready | None:
+        """Return a batch that is filled; None if it has to go the long way."""
+        columns = found.drawn.samples.columns
+        refused = any(
+            isinstance(key, Refusal) and as_lists(each).null_count < len(each) for key, each in columns.items()
+        )
+        if found.drawn.membership.filler is not None or any(found.lost) or refused:
+            return None
+        fields: dict[str, Any] = dict.fromkeys(self._names)
+        if self._sequences is not None:
+            with timed(self._metrics, "collate_s"):
+                if not self._place(self._sequences, found, fields):
+                    return None
+        listed = self._gathered.fill(found, fields)
+        return Ready(Batch(found.numbers, fields, found.planned), listed, found.begun)
+
+    def _place(self, sequences: SequenceFilling, found: LookedUpBatch, fields: dict[str, Any]) -> bool:
         """Write the fields of tokens; False if they have to be written the long way."""
-        made, columns = found.drawn.samples.columns, self._columns
+        made = found.drawn.samples.columns
         tokens: dict[str, dict[str, Any]] = {}
-        for column in columns:
-            names = column.column.keys.items()
+        for column in self._columns:
             tokens[column.name] = some = {
-                name: found.tokens[name] if name in found.tokens else made[key] for name, key in names
+                name: found.tokens[name] if name in found.tokens else made[key] for name, key in column.keys.items()
             }
             if not all(type(values) is Ragged for values in some.values()):  # nulls may be among others
                 return False
         try:
-            return all(self._write(found, column, tokens, fields) for column in columns)
+            return all(_write(sequences, column, found.drawn.membership, tokens, fields) for column in self._columns)
         except DataError:
             return False
 
-    def _write(
-        self, found: LookedUpBatch, column: "_Column", tokens: dict[str, dict[str, Ragged]], fields: dict[str, Any]
-    ) -> bool:
-        some, fixed = tokens[column.name], column.fixed
-        sequences = some[column.name]
-        if fixed is not None and bool((sequences.lengths > fixed).any()):
-            return False
-        layout = lay_out(
-            sequences,
-            found.drawn.membership,
-            column.multiple,
-            alone=column.alone,
-            fixed=fixed,
-            longest=column.column.longest(tokens) if column.shares else None,
-            widths=self._widths.get(column.name),
-        )
-        items = layout.B * layout.T
-        if items > TASK_ITEMS:
-            return False
-        most = capacity(self._stages, column.name, items, self._merge)
-        for name, field, dtype, mask in column.fields:
-            out = self._slots.take((items,), dtype, most).reshape(layout.B, layout.T)
-            fields[name] = field.fill_tokens(sequences, layout, out)
-            if mask is not None:
-                assert isinstance(field, LabelField), field
-                field.ignore(some[mask], sequences, layout, out)
-        for name, borders in column.borders:
-            fields[name] = borders.cu_seqlens(layout)
-        return True
 
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Column:
-    """A token column, and what is known of its fields before a batch is there."""
-
-    name: str
-    column: SequenceColumn
-    fields: list[tuple[str, TokenField, str, str | None]]  # name, field, dtype, the column of its mask
-    borders: list[tuple[str, CuSeqlens]]
-    multiple: int
-    fixed: int | None
-    alone: bool
-    shares: bool  # its width with other columns
-
-    @classmethod
-    def of(cls, column: SequenceColumn, columns: int) -> "_Column":
-        """Return a column of so many."""
-        first, written, borders = column.fields[0], [], []
-        for stage in column.fields:
-            if isinstance(stage.field, CuSeqlens):
-                borders.append((stage.name, stage.field))
-                continue
-            assert isinstance(stage.field, TokenField), stage.field
-            assert stage.spec.dtype is not None, stage.name
-            mask = stage.field.mask if isinstance(stage.field, LabelField) else None
-            written.append((stage.name, stage.field, stage.spec.dtype, mask))
-        alone = columns == max(1, len(first.together))
-        return cls(column.name, column, written, borders, first.multiple, first.length, alone, bool(first.together))
+def _write(
+    sequences: SequenceFilling,
+    column: SequenceColumn,
+    shape: Membership,
+    tokens: dict[str, dict[str, Ragged]],
+    fields: dict[str, Any],
+) -> bool:
+    """Write the fields of one column; False for a sequence that has no room, and for a batch that threads share."""
+    some, fixed = tokens[column.name], column.fields[0].length
+    if fixed is not None and bool((some[column.name].lengths > fixed).any()):
+        return False
+    layout = sequences.layout_of(column, some[column.name], shape, column.longest(tokens))
+    if layout.B * layout.T > TASK_ITEMS:
+        return False
+    written: list[tuple[TokenField, NDArray[Any]]] = []
+    for stage in column.fields:
+        if isinstance(stage.field, CuSeqlens):
+            fields[stage.name] = stage.field.cu_seqlens(layout)
+            continue
+        assert isinstance(stage.field, TokenField), stage.field
+        fields[stage.name] = sequences.slot(stage, layout)
+        written.append((stage.field, fields[stage.name]))
+    column.write(some, layout, slice(0, len(layout.rows)), written)
+    return True

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.batching.formation import Membership
 from spiral_stream.fields.labels import LabelField
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
@@ -133,9 +134,7 @@ class SequenceFilling:
             lengths = tokens.lengths
             attempt = partial(draft.refusals.attempt, column.name, 0, len(lengths))
             attempt(lambda a, b: need_room(column.name, lengths[a:b], width))
-        alone = len(self._columns) == max(1, len(column.fields[0].together))
-        multiple, starts = column.fields[0].multiple, self._widths.get(column.name)
-        layout = lay_out(tokens, draft.shape, multiple, alone=alone, fixed=width, longest=longest, widths=starts)
+        layout = self.layout_of(column, tokens, draft.shape, longest)
         draft.layouts.append(layout)
         written: list[tuple[TokenField, NDArray[Any]]] = []
         for stage in column.fields:
@@ -143,7 +142,7 @@ class SequenceFilling:
                 draft.fields[stage.name] = stage.field.cu_seqlens(layout)
                 continue
             assert isinstance(stage.field, TokenField), stage.field
-            draft.fields[stage.name] = self._slot(stage, layout)
+            draft.fields[stage.name] = self.slot(stage, layout)
             written.append((stage.field, draft.fields[stage.name]))
         whose = None if draft.shape.packing is None else draft.samples  # in packed rows a piece, not a row, is a sample
 
@@ -169,7 +168,17 @@ class SequenceFilling:
         with blaming(self._stages, draft.samples, 0):
             need_items(name, values)
 
-    def _slot(self, stage: SequenceStage, layout: SequenceLayout) -> NDArray[Any]:
+    def layout_of(
+        self, column: SequenceColumn, tokens: Ragged, shape: Membership, longest: Int64 | None
+    ) -> SequenceLayout:
+        """Return where the sequences of a column lie in a batch; ``longest`` as `SequenceColumn.longest` gives it."""
+        first = column.fields[0]
+        alone = len(self._columns) == max(1, len(first.together))
+        widths = self._widths.get(column.name)
+        return lay_out(tokens, shape, first.multiple, alone=alone, fixed=first.length, longest=longest, widths=widths)
+
+    def slot(self, stage: SequenceStage, layout: SequenceLayout) -> NDArray[Any]:
+        """Return the array of a field, shape [B, T], to be written."""
         items = layout.B * layout.T
         assert stage.spec.dtype is not None
         most = capacity(self._stages, stage.field.column, items, self._merge)

@@ -118,10 +118,7 @@ class Pipeline(Owner):
         if not self._queue.reserve(reserved):
             return False
         with self._turn, ExitStack() as given_up:
-            if not self._is_due():  # the loop has built the others
-                self._queue.give_back(reserved)
-                return False
-            pending = self._build(given_up)
+            pending = self._build(given_up)  # the loop leaves the last one
             nbytes, known = self._learn(pending)
             if not self._queue.put(pending, nbytes if known else max(reserved, nbytes), reserved):
                 return False

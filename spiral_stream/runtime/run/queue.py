@@ -79,12 +79,6 @@ class BoundedQueue(Generic[T]):
         self._rests = False
         return self._wanted
 
-    def give_back(self, nbytes: int) -> None:
-        """For the producer: there is no item for the room that was reserved."""
-        with self._changed:
-            self._reserved -= 1
-            self._bytes -= nbytes
-
     def let_rest(self, *, built: bool) -> None:
         """For the consumer: it builds items itself for now.
 
