@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from tests.fixtures.recorded_plans import FORMATIONS, Plan, losses, recorded, register, unbroken
+from tests.fixtures.recorded_plans import Plan, losses, plans, recorded, register, unbroken
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +31,6 @@ class Life:
     behind: int  # batches that the loop has had before it logs the first
 
 
-plans = st.builds(
-    Plan,
-    st.sampled_from(list(FORMATIONS)),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from([sp.DropPartial, sp.KeepPartial]),
-    st.sampled_from(["numpy", "torch"]),
-)
 lives = st.lists(
     st.builds(
         Life,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.errors import RunError
 from tests.fixtures import warm
-from tests.fixtures.recorded_plans import FORMATIONS, Plan, losses, recorded, register, unbroken
+from tests.fixtures.recorded_plans import Plan, losses, plans, recorded, register, unbroken
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -26,17 +26,6 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
     found = sp.connect(tmp_path_factory.mktemp("catalog"))
     register(found)
     return found
-
-
-plans = st.builds(
-    Plan,
-    st.sampled_from(list(FORMATIONS)),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from([sp.DropPartial, sp.KeepPartial]),
-    st.sampled_from(["numpy", "torch"]),
-)
 
 
 def sums_of(batch: Any, places: Any) -> Any:
