@@ -143,6 +143,32 @@ def brought(name: str, extras: Iterable[str]) -> set[str]:
     return {name for name, _ in found}
 
 
+def named_by(extra: str) -> set[tuple[str, str]]:
+    """The distributions that an extra of ours names, through other extras of ours, each with an extra of its own or none."""
+    found = set()
+    for each in map(Requirement, PROJECT["optional-dependencies"].get(extra, PROJECT["dependencies"])):
+        if canonicalize_name(each.name) == DISTRIBUTION:
+            found |= {pair for more in each.extras for pair in named_by(more)}
+        else:
+            found |= {(each.name, more) for more in ("", *each.extras)}
+    return found
+
+
+def test_torch_comes_with_those_extras_alone_that_compute_with_it() -> None:
+    """Whoever runs a code location of Dagster installs no framework; its training runs elsewhere."""
+    extras = {"": named_by(""), **{extra: named_by(extra) for extra in PROJECT["optional-dependencies"]}}
+    comes = {
+        extra: {name for package, more in named for name in brought(package, [more])} for extra, named in extras.items()
+    }
+
+    assert {extra for extra, names in comes.items() if "torch" in names} == {
+        *("torch", "vision", "trainer", "demo", "all"),  # of users
+        *("bench", "dev"),
+    }
+    assert comes["dagster"] >= {"dagster", "dagster-dg-cli", "dagster-webserver", "lancedb", "matplotlib"}
+    assert not comes["dagster"] & {"torchvision", "transformers", "tokenizers", "av", "triton", "jax", "ray"}
+
+
 @pytest.fixture(scope="module")
 def only(installed: Path) -> Path:
     """The same; its processes that have REFUSED in their environment do not find these packages."""
