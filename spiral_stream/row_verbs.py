@@ -518,7 +518,7 @@ class RowVerbs:
         """Index a column of vectors, so that `nearest` finds rows like others: a stored one, or a function's after `sample`.
 
         It lies in the catalog's folder, one per relation and column, and needs the extra ``lancedb``. Up to 100,000 rows are
-        searched exactly.
+        searched exactly. Of an index that is there, only rows that are new, have changed or are gone are written.
 
         Args:
             column: of lists of numbers, all of one length.
@@ -541,6 +541,27 @@ class RowVerbs:
         from spiral_stream.report.nearest import build_index
 
         return build_index(self.node, self.catalog, column, metric)
+
+    @door(PlanError)
+    def vector_index(self, column: str = "embedding") -> "VectorIndex":
+        """Return the index of a column of vectors, as `index` made it.
+
+        Args:
+            column: of vectors.
+
+        Raises:
+            PlanError: the column has no index, or one of other data.
+
+        Examples:
+            >>> table = pa.table({"id": range(3), "embedding": pa.array([[0.0, 1.0], [1.0, 0.0], [0.1, 1.0]])})
+            >>> entry = catalog.register("points", spiral.Arrow(table), identity="id")
+            >>> points = catalog.table("points")
+            >>> points.index("embedding") == points.vector_index("embedding")
+            True
+        """
+        from spiral_stream.report.nearest import opened_index, relation_of
+
+        return opened_index(relation_of(self.node, "vector_index"), self.catalog, column, "vector_index")
 
     @door(PlanError)
     def nearest(self, to: Any, column: str = "embedding", count: int = 10) -> pa.Table:

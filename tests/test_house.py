@@ -48,7 +48,7 @@ DOORS = {
         "sources/lance/fragments.py",
         "sources/lance/fragments.py",
     ),
-    "lancedb": ("report/nearest.py",),
+    "lancedb": ("report/vector_table.py",),
     "matplotlib": ("report/charts.py",),
     "simplejpeg": ("decoders/image/image.py",),
     "vortex": ("dialects/vortex.py", "sources/columnar/vortex.py"),

@@ -1,10 +1,8 @@
-"""Rows like these: an index over a column of vectors, by LanceDB. Only this room knows it, and no training process asks for it.
+"""Rows like these: an index over a column of vectors, by LanceDB. No training process asks for it.
 
 The vectors are a stored column, or values of a function that a plan names after `sample`, as its stream computes or has
-stored them. They are copied into a table of LanceDB in the catalog's folder, with the identities of their rows. Tables of
-`APPROXIMATE` rows or more get an index of partitions (IVF_FLAT), of which the 32 nearest are searched; smaller ones are
-searched in full, so exactly. (With product quantization, IVF_PQ, 10 nearest of 120,000 rows in 200 clusters held 2 of the
-true ones; so, 9 or more.)
+stored them. They are copied into a table of LanceDB in the catalog's folder, with the identities of their rows; `vector_table`
+writes, grows and searches it.
 """
 
 import errno
@@ -12,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, final, get_args
+from typing import Any, Final, final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -36,16 +34,13 @@ from spiral_stream.integrity.seal import sealed_json
 from spiral_stream.plan import nodes
 from spiral_stream.plan.saving.fingerprint import fingerprint
 from spiral_stream.plan.tree import relations_of
+from spiral_stream.planner.defaults import settled
 from spiral_stream.planner.selection.some_rows import batches as rows_of_plan
 from spiral_stream.prepared import PreparedStream
+from spiral_stream.report import vector_table
+from spiral_stream.report.vector_table import DISTANCE, VECTOR, Metric, RepeatedRowError, TableState
 from spiral_stream.sources.source import ROW, SCAN_ROWS
 
-Metric = Literal["cosine", "l2", "dot"]
-APPROXIMATE: Final = 100_000  # rows
-_TABLE: Final = "vectors"
-_VECTOR: Final = "__vector__"
-_DISTANCE: Final = "_distance"
-_PROBES: Final = 32
 _BATCH: Final = 256
 _NAMED: Final = 10_000  # identities in one call
 
@@ -66,6 +61,8 @@ class VectorIndex:
         identity: columns that name a row.
         approximate: whether a search may miss some of the nearest.
         path: where the table lies.
+        written: rows that the last build wrote: those that were new or had changed.
+        removed: rows that it took out.
 
     Examples:
         >>> table = pa.table({"id": range(4), "embedding": pa.array([[0.0, 1.0], [1.0, 0.0], [0.1, 1.0], [1.0, 0.1]])})
@@ -85,10 +82,38 @@ class VectorIndex:
     identity: tuple[str, ...]
     approximate: bool
     path: Path
+    written: int = 0
+    removed: int = 0
+
+    def recall(self, count: int = 10, *, queries: int = 200, seed: int = 0) -> float:
+        """Measure which share of the truly nearest rows a search finds; 1.0 where rows are searched exactly.
+
+        Rows are drawn from the index, and their nearest are found by brute force, in one scan of all vectors.
+
+        Args:
+            count: nearest rows of each.
+            queries: rows that are drawn.
+            seed: of the draw.
+
+        Raises:
+            PlanError: the index is not there any more, or damaged.
+
+        Examples:
+            >>> table = pa.table({"id": range(3), "embedding": pa.array([[0.0, 1.0], [1.0, 0.0], [0.1, 1.0]])})
+            >>> entry = catalog.register("three", spiral.Arrow(table), identity="id")
+            >>> catalog.table("three").index("embedding").recall(count=2)
+            1.0
+        """
+        for name, value in (("count", count), ("queries", queries)):
+            if type(value) is not int or value < 1:
+                msg = f"recall: {name}={shown(value)}. Give a number from 1 up"
+                raise PlanError(msg)
+        with _searched(self.path, self.relation, self.column, "recall") as table:
+            return vector_table.recall(table, self.metric, count, queries, seed, approximate=self.approximate)
 
 
 def build_index(node: nodes.Node, catalog: AnyCatalog, column: str, metric: Metric) -> VectorIndex:
-    """Make the index of a column of vectors, over one that is there.
+    """Make the index of a column of vectors; of one that is there, only what differs is written.
 
     Args:
         node: a plan of rows, or of samples.
@@ -113,27 +138,60 @@ def build_index(node: nodes.Node, catalog: AnyCatalog, column: str, metric: Metr
         msg = f"index: the plan has dropped {', '.join(entry.identity)}, which names the rows of {name}. Keep it in the plan"
         raise PlanError(msg)
     folder = index_folder(catalog.root, name, column)
+    facts = {
+        "relation": name,
+        "column": column,
+        "data_version": entry.data_version,
+        "plan": fingerprint(node),
+        "metric": metric,
+        "identity": list(identity),
+    }
+    with working(f"index of {name}.{column}"):
+        try:
+            return _built(folder, _vectors(node, catalog, identity, column), facts, grows=True)
+        except RepeatedRowError:
+            return _built(folder, _vectors(node, catalog, identity, column), facts, grows=False)
+
+
+def _built(folder: Path, found: Iterator[pa.RecordBatch], facts: Mapping[str, Any], *, grows: bool) -> VectorIndex:
+    """Put an index of these rows in place of the one that is there, whose table it takes over if it can."""
+    first = next(found, None)
+    if first is None:
+        msg = f"index: {facts['relation']} has no rows with a vector in {facts['column']}. Filter less"
+        raise PlanError(msg)
     with _made(folder) as draft:
-        with working(f"index of {name}.{column}"):
-            found = _vectors(node, catalog, identity, column)
-            first = next(found, None)
-            if first is None:
-                msg = f"index: {name} has no rows with a vector in {column}. Filter less"
-                raise PlanError(msg)
-            rows = _write(draft, first, found, metric)
+        rows = vector_table.chained(first, found)
+        former = _linked(folder, draft, first.schema) if grows else None
+        if former is None:
+            state = vector_table.create(draft, rows, first.schema, facts["metric"])
+        else:
+            state = vector_table.grow(draft, rows, first.schema, facts["metric"], former)
         made = {
-            "relation": name,
-            "column": column,
-            "data_version": entry.data_version,
-            "plan": fingerprint(node),
-            "metric": metric,
-            "rows": rows,
-            "dimensions": first.schema.field(_VECTOR).type.list_size,
-            "identity": list(identity),
-            "approximate": rows >= APPROXIMATE,
+            **facts,
+            "rows": state.rows,
+            "dimensions": first.schema.field(VECTOR).type.list_size,
+            "approximate": state.trained > 0,
+            "written": state.written,
+            "removed": state.removed,
+            "table": state.to_json(),
         }
         write_file(draft / FACTS, sealed_json(made))
     return _index(folder, made)
+
+
+def _linked(folder: Path, draft: Path, schema: pa.Schema) -> TableState | None:
+    """Link the table that is there into a draft; None where it cannot grow to one of this schema."""
+    shared = searching(folder)
+    try:
+        state = TableState.of(index_facts(folder).get("table"))
+        if state is not None and vector_table.link(folder, draft, schema, state):
+            return state
+    except (SpiralError, OSError, RuntimeError, ValueError):  # it is not there, or damaged
+        pass
+    finally:
+        shared.release()
+    vector_table.clear(draft)
+    return None
 
 
 @contextmanager
@@ -194,15 +252,25 @@ def nearest(name: str, catalog: AnyCatalog, to: Any, column: str, count: int, ve
         PlanError: there is no index, or it is of other data; or no row has such an identity.
     """
     need("lancedb", verb, "search the column by hand")
-    import lancedb
 
     if type(count) is not int or count < 1:
         msg = f"{verb}: count={shown(count)}. Give how many rows, from 1 up"
         raise PlanError(msg)
     index = opened_index(name, catalog, column, verb)
-    shared = searching(index.path)
+    with _searched(index.path, name, column, verb) as table:
+        return _nearest(table, index, to, count, verb)
+
+
+@contextmanager
+def _searched(folder: Path, name: str, column: str, verb: str) -> Iterator[Any]:
+    """The table of an index, which nobody removes meanwhile.
+
+    Raises:
+        PlanError: it cannot be read.
+    """
+    shared = searching(folder)
     try:
-        return _nearest(lancedb.connect(index.path).open_table(_TABLE), index, to, count, verb)
+        yield vector_table.opened(folder)
     except (OSError, RuntimeError, ValueError) as error:  # LanceDB's, of files that are damaged or not there
         msg = f"{verb}: the index of {name}.{column} cannot be read ({cut(str(error))}). {_again(name, column)}"
         raise PlanError(msg) from error
@@ -215,17 +283,15 @@ def _nearest(table: Any, index: VectorIndex, to: Any, count: int, verb: str) -> 
     out = []
     for k, vector in enumerate(vectors):
         query = identities[k] if identities else None
-        search: Any = table.search(vector, vector_column_name=_VECTOR)  # its class has more than its type says
-        search = search.distance_type(index.metric)
-        if index.approximate:
-            search = search.nprobes(_PROBES)
-        found = search.limit(count + (query is not None)).select([*index.identity, _DISTANCE]).to_arrow()
+        wanted = count + (query is not None)
+        search = vector_table.search(table, vector, index.metric, wanted, approximate=index.approximate)
+        found = search.select([*index.identity, DISTANCE]).to_arrow()
         if query is not None:
             found = found.filter(pc.invert(_is(found, index.identity, query)))
         found = found.slice(0, count)
         columns = [
             pa.array(np.full(len(found), k, np.int64)),
-            *(found.column(name) for name in [*index.identity, _DISTANCE]),
+            *(found.column(name) for name in [*index.identity, DISTANCE]),
         ]
         out.append(pa.table(columns, names=["query", *index.identity, "distance"]))
     return pa.concat_tables(out)
@@ -305,7 +371,8 @@ def _vectors(node: nodes.Node, catalog: AnyCatalog, identity: Sequence[str], col
                 each.close()
         return
     fields = {**{name: List(name) for name in identity}, column: Stack(column, dtype="float32")}
-    plan = nodes.Collate(node, _BATCH, KeepPartial(), tuple(fields.items()))
+    formed = settled(node, None, None, _BATCH)  # samples that a function makes several of need windows
+    plan = nodes.Collate(node, _BATCH, KeepPartial(), tuple(fields.items()), formed)
     with PreparedStream(nodes.Deliver(plan, "numpy"), catalog) as stream:
         size = 0
         for batch in stream.to_batches():
@@ -328,23 +395,7 @@ def _fixed(batch: pa.RecordBatch, identity: Sequence[str], column: str, size: in
     except pa.ArrowInvalid as error:
         msg = f"index: the lists of {column!r} are not all of {size} numbers. Filter the others, or pad them"
         raise PlanError(msg) from error
-    yield pa.record_batch([*(batch.column(name) for name in identity), vectors], names=[*identity, _VECTOR])
-
-
-def _write(draft: Path, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], metric: Metric) -> int:
-    """Write the table, and index a large one; returns its rows."""
-    import lancedb
-    from lancedb.index import IvfFlat
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from rest
-
-    table = lancedb.connect(draft).create_table(_TABLE, pa.RecordBatchReader.from_batches(first.schema, rows()))
-    count = int(table.count_rows())
-    if count >= APPROXIMATE:
-        table.create_index(_VECTOR, config=IvfFlat(distance_type=metric))
-    return count
+    yield pa.record_batch([*(batch.column(name) for name in identity), vectors], names=[*identity, VECTOR])
 
 
 def _queries(table: Any, index: VectorIndex, to: Any, verb: str) -> tuple[np.ndarray[Any, Any], list[tuple[Any, ...]]]:
@@ -373,7 +424,7 @@ def _queries(table: Any, index: VectorIndex, to: Any, verb: str) -> tuple[np.nda
         for each in identities
     )
     found = table.search().where(where).limit(len(identities)).to_arrow()
-    rows = {tuple(row[name] for name in index.identity): row[_VECTOR] for row in found.to_pylist()}
+    rows = {tuple(row[name] for name in index.identity): row[VECTOR] for row in found.to_pylist()}
     for each in identities:
         if each not in rows:
             named = shown(each[0] if len(each) == 1 else each)

@@ -112,6 +112,7 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
     ("call", "way_out"),
     [
         (lambda r: r.nearest("it's 1"), "has no index. Make one"),
+        (lambda r: r.vector_index(), "has no index. Make one"),
         (lambda r: r.index("seed"), "is int64, and no vector. Name a column of lists of numbers"),
         (lambda r: r.index("embeding"), "did you mean embedding"),
         (lambda r: r.index(metric="angle"), "Give one of cosine, l2, dot"),
@@ -137,6 +138,103 @@ def test_without_lancedb_it_says_what_to_install(tmp_path: Path, monkeypatch: py
 
     with pytest.raises(spiral.errors.MissingExtraError, match=r"spiral-stream\[lancedb\]"):
         relation.index()
+
+
+# ---- an index grows with its data
+
+
+@given(seed=st.integers(0, 999), metric=st.sampled_from(["cosine", "l2", "dot"]))
+def test_an_index_that_grew_finds_what_a_new_one_finds_and_writes_what_differs(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, metric: Any
+) -> None:
+    """Rows come, go and change between two registrations, several times."""
+    numbers, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("growing")
+    rows = {f"it's {k}": numbers.normal(size=4).astype(np.float32) for k in range(30)}
+    for turn in range(3):
+        before = dict(rows)
+        for name in numbers.choice(sorted(rows), numbers.integers(0, 9), replace=False).tolist():
+            if numbers.random() < 0.5:
+                del rows[name]
+            else:
+                rows[name] = numbers.normal(size=4).astype(np.float32)
+        rows |= {
+            f"it's {100 * turn + k + 100}": numbers.normal(size=4).astype(np.float32)
+            for k in range(numbers.integers(0, 9))
+        }
+        order = numbers.permutation(sorted(rows)).tolist()
+        grown = registered(folder / "grown", [rows[name] for name in order], order)
+        made = grown.index(metric=metric)
+        anew = registered(folder / f"new{turn}", [rows[name] for name in order], order)
+        anew.index(metric=metric)
+
+        if turn:
+            fresh = [name for name, vector in rows.items() if name not in before or before[name] is not vector]
+            gone = [name for name, vector in before.items() if name not in rows or rows[name] is not vector]
+            assert (made.written, made.removed) == (len(fresh), len(gone))
+        assert (made.rows, made.recall(5, queries=7)) == (len(rows), 1.0)
+        asked = order[:4]
+        mine, theirs = (each.nearest(asked, count=6) for each in (grown, anew))
+        assert mine["distance"].to_pylist() == theirs["distance"].to_pylist()
+        assert mine["id"].to_pylist() == theirs["id"].to_pylist()
+
+
+def test_an_index_of_the_same_rows_writes_none(tmp_path: Path) -> None:
+    relation = registered(tmp_path, np.eye(5))
+    first, again = relation.index(), relation.index()
+
+    assert (first.written, again.written, again.removed, again.rows) == (5, 0, 0, 5)
+
+
+def test_vectors_of_another_length_are_a_new_index(tmp_path: Path) -> None:
+    registered(tmp_path, np.eye(5)).index()
+
+    made = registered(tmp_path, np.eye(6)[:, :4]).index()
+
+    assert (made.written, made.dimensions) == (6, 4)
+
+
+def test_rows_that_are_there_twice_stay_twice(tmp_path: Path) -> None:
+    relation = registered(tmp_path, np.eye(4), ids=list(range(4)))
+
+    def twice(seed: int) -> Any:
+        return [[float(seed), 1.0]] * 2
+
+    kind = pa.list_(pa.float32(), 2)
+    both = relation.sample(order=spiral.Sequential()).flat_map(
+        twice, columns=["seed"], name="v", returns=kind, fan_out=2, batched=False
+    )
+    made = [both.index("v") for _ in range(2)]
+
+    assert [each.rows for each in made] == [8, 8]
+
+
+@pytest.mark.parametrize("call", [{"count": 0}, {"queries": 0}, {"queries": True}])
+def test_recall_takes_counts(tmp_path: Path, call: Any) -> None:
+    index = registered(tmp_path, np.eye(3)).index()
+
+    with pytest.raises(spiral.errors.PlanError, match="Give a number from 1 up"):
+        index.recall(**call)
+
+
+@pytest.mark.slow
+def test_an_index_with_partitions_grows_and_keeps_its_recall(tmp_path: Path) -> None:
+    """New rows go into the partitions that there are; more of them than half make new ones."""
+    numbers = np.random.default_rng(0)
+    middles = numbers.normal(size=(100, 12))
+
+    def vectors(rows: int) -> Any:
+        near = 0.3 * np.random.default_rng(1).normal(size=(250_000, 12))[:rows]
+        return (middles[np.arange(rows) % 100] + near).astype(np.float32)
+
+    recalls, made = [], []
+    for rows in (90_000, 110_000, 120_000, 200_000, 80_000):
+        made.append(registered(tmp_path, vectors(rows), ids=list(range(rows))).index(metric="l2"))
+        recalls.append(made[-1].recall(10, queries=50))
+
+    assert [each.approximate for each in made] == [False, True, True, True, False]
+    assert [(each.written, each.removed) for each in made[1:]] == [(20_000, 0), (10_000, 0), (80_000, 0), (0, 120_000)]
+    assert recalls[0] == recalls[-1] == 1.0
+    assert min(recalls) > 0.9
 
 
 @pytest.mark.slow
