@@ -1,9 +1,9 @@
 """Conventions that every asset follows: keys, groups, owners, icons and pools.
 
-Keys are paths: ``catalog/<relation>``, ``stats/<relation>/<what>``, ``caches/<name>``, ``streams/<name>``,
-``tokenizers/<name>`` and ``models/<name>``; dots of a relation's name become folders. The first part is the group, with two
-exceptions: models are in `TRAINING`, and video indexes in `INDEXES`, because a cache and a relation of one index in their
-own groups would make the lineage a circle.
+Keys are paths: ``catalog/<relation>``, ``stats/<relation>/<what>``, ``indexes/<relation>/<column>``, ``caches/<name>``,
+``streams/<name>``, ``tokenizers/<name>`` and ``models/<name>``; dots of a relation's name become folders. The first part is
+the group, with two exceptions: models are in `TRAINING`, and video indexes in `INDEXES`, because a cache and a relation of one
+index in their own groups would make the lineage a circle.
 """
 
 import inspect
@@ -48,6 +48,11 @@ def relation_key(relation: str) -> dg.AssetKey:
 def stats_key(relation: str, what: str = "shard_stats") -> dg.AssetKey:
     """``vision.photos`` is ``stats/vision/photos/shard_stats``."""
     return dg.AssetKey([STATS, *relation.split("."), what])
+
+
+def index_key(relation: str, column: str) -> dg.AssetKey:
+    """The vectors in ``embedding`` of ``vision.photos`` are ``indexes/vision/photos/embedding``."""
+    return dg.AssetKey([INDEXES, *relation.split("."), column])
 
 
 def cache_key(name: str) -> dg.AssetKey:
@@ -99,6 +104,11 @@ def domain_tag(domain: str) -> dict[str, str]:
 def runs_key(catalog: str) -> str:
     """Return the key of the folder of checkpoints that goes with a catalog."""
     return RUNS if catalog == RESOURCE else f"{catalog}_{RUNS}"
+
+
+def lancedb_key(catalog: str) -> str:
+    """Return the key of the tables that go with a catalog, as LanceDB opens them."""
+    return "lancedb" if catalog == RESOURCE else f"{catalog}_lancedb"
 
 
 def renamed(catalog: str) -> Callable[[Callable[..., Any]], Any]:

@@ -21,7 +21,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Classes whose methods people call; those of the others are called by the library, or belong to an interface.
 CALLED = (
     *("Catalog", "Expr", "PreparedStream", "Relation", "adapters.StreamLoader", "report.Report", "sources.Writer"),
-    *("results.Grouped", "results.OrderedRows", "results.Sheet"),
+    *("results.Grouped", "results.OrderedRows", "results.Sheet", "results.VectorIndex"),
 )
 
 # What the example of a name needs beside the library; without it, the example is skipped.

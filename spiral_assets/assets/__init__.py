@@ -36,6 +36,7 @@ from spiral_assets.assets.relation import Limits, relation_assets
 from spiral_assets.assets.stream import SavedStream, stream_asset, stream_assets
 from spiral_assets.assets.tokenizer import tokenizer_asset
 from spiral_assets.assets.training import training_asset, training_jobs
+from spiral_assets.assets.vector_index import recall_check, vector_index_asset, vector_index_assets
 from spiral_assets.assets.video_index import video_index_assets
 from spiral_assets.named import Named, Plan, SavedPlan
 
@@ -51,6 +52,7 @@ __all__ = [
     "cache_asset",
     "cache_assets",
     "measure_assets",
+    "recall_check",
     "registered_asset",
     "relation_assets",
     "stream_asset",
@@ -58,5 +60,7 @@ __all__ = [
     "tokenizer_asset",
     "training_asset",
     "training_jobs",
+    "vector_index_asset",
+    "vector_index_assets",
     "video_index_assets",
 ]

@@ -9,6 +9,7 @@ from spiral_assets import need_dagster
 need_dagster()  # the rooms below would say it worse
 
 from spiral_assets.components.catalog import Catalog
+from spiral_assets.components.embedding_index import EmbeddingIndex
 from spiral_assets.components.measure import Measure
 from spiral_assets.components.plan_cache import PlanCache
 from spiral_assets.components.relation import Relation
@@ -21,6 +22,7 @@ from spiral_assets.components.video_index import VideoIndex
 
 __all__ = [
     "Catalog",
+    "EmbeddingIndex",
     "Measure",
     "PlanCache",
     "Relation",

@@ -1,6 +1,7 @@
 """Where everything lies, in YAML."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import dagster as dg
 from pydantic import Field
@@ -32,6 +33,10 @@ class Catalog(Face):
         default=None,
         description="Folder or URI of the catalog; null is $SPIRAL_CATALOG. Caches lie under $SPIRAL_CACHE, or next to it.",
     )
+    lancedb: Literal["read", "write"] | None = Field(
+        default=None,
+        description="Whether assets of yours may ask for lancedb, a LanceDBResource: to read its tables, or to write them too.",
+    )
     root: str | None = Field(
         default=None, description="Checkpoints lie in its folder checkpoints; null is $SPIRAL_DATA_ROOT."
     )
@@ -49,5 +54,5 @@ class Catalog(Face):
         """Return the resources and the executor."""
         del context
         return dg.Definitions(
-            resources=standard_resources(self.path, self.root, self.name), executor=dg.in_process_executor
+            resources=standard_resources(self.path, self.root, self.name, self.lancedb), executor=dg.in_process_executor
         )

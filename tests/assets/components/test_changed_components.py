@@ -168,6 +168,7 @@ def test_a_template_that_names_what_there_is_not_is_refused_with_its_line(shop: 
         ("Tokenizer\n  name: a\n  source: x", "tokenizer"),
         ("Measure\n  key: a\n  function: spiral_assets.plans.text_facts:token_lengths", "measure"),
         ("VideoIndex\n  name: a\n  relation: b\n  column: c\n  index: d", "index"),
+        ("EmbeddingIndex\n  relation: a", "vectors"),
     ],
 )
 def test_each_component_has_a_translation_a_step_and_a_catalog(component: str, variable: str, tmp_path: Path) -> None:
@@ -381,7 +382,8 @@ def test_a_component_in_python_is_changed_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["Relation", "PlanCache", "TrainingStream", "TrainingJob", "Tokenizer", "Measure", "VideoIndex"]
+    "kind",
+    ["Relation", "PlanCache", "TrainingStream", "TrainingJob", "Tokenizer", "Measure", "VideoIndex", "EmbeddingIndex"],
 )
 def test_the_step_of_each_subclass_is_its_own(kind: str, tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Without what the factory does: a step that a subclass replaces reports what the subclass says."""
@@ -407,4 +409,4 @@ def test_the_step_of_each_subclass_is_its_own(kind: str, tmp_path: Path, instanc
     result = dg.materialize([first], instance=instance, resources=resources, partition_key=partition)
 
     (event,) = result.asset_materializations_for_node(first.op.name)
-    assert event.metadata["of"].value == attributes.get("name", attributes.get("key"))
+    assert event.metadata["of"].value == attributes.get("name", attributes.get("key", attributes.get("relation")))

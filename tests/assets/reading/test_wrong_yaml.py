@@ -132,6 +132,10 @@ WRONG: dict[str, tuple[str, str]] = {
         "VideoIndex %%\n name: a\n relation: b\n column: c\n index: d\n groups: 100",
         "Give 1 to 99",
     ),
+    "a metric of an index": ("EmbeddingIndex\n relation: a\n metric: angle %%", "cosine"),
+    "a share of more than one": ("EmbeddingIndex\n relation: a\n least_recall: 90 %%", "Give a number from 0 to 1"),
+    "an index's plan": ("EmbeddingIndex\n relation: a\n plan: 'p:nothing' %%", "takes 0 values, and gets 1"),
+    "what LanceDB may do": ("Catalog\n lancedb: delete %%", "read"),
     "a schedule": ("TrainingJob %%\n name: a\n command: [python, x]\n schedule: nightly", "nightly"),
     "processes that torchrun cannot start": (
         "TrainingJob %%\n name: a\n command: [bash, x]\n processes: 2",

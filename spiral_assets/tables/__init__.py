@@ -1,0 +1,1 @@
+"""Tables that lie in the catalog, opened with the libraries that own their format."""
