@@ -6,9 +6,8 @@ be refused when it is made or lowered, before anything is read. The version is t
 
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spiral_stream.errors import MissingExtraError
 
@@ -64,10 +63,21 @@ NOT_INSTALLED: Final = "0+not.installed"  # a source tree on the path, which nob
 
 def installed() -> str:
     """The version of the distribution ``spiral-stream``, or `NOT_INSTALLED`."""
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which most programs do without
+
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
         return NOT_INSTALLED
 
 
-__version__: Final = installed()
+if TYPE_CHECKING:
+    __version__: str
+
+if not TYPE_CHECKING:  # it is looked up when somebody asks
+
+    def __getattr__(name: str) -> str:
+        if name == "__version__":
+            return installed()
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)

@@ -10,6 +10,7 @@ processes can use one catalog. Reading needs no right to write.
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -17,7 +18,6 @@ from spiral_stream.arguments import door, forwarded
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.records import need_name
 from spiral_stream.catalog.registering.declaration import AUTO, Declaration, need_source
-from spiral_stream.catalog.registering.register import Registration
 from spiral_stream.catalog.registering.unique import IDENTITY, identity_columns
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.row_identity import ROW_ID, RowIdentity, arrow_with_row_ids
@@ -34,6 +34,7 @@ from spiral_stream.sources.lance.source import Lance
 from spiral_stream.sources.source import Source
 
 if TYPE_CHECKING:
+    from spiral_stream.catalog.registering.register import Registration
     from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 
 DEFAULT_FOLDER: Final = "catalog"
@@ -65,7 +66,6 @@ class Registry:
         uri: where it lies: the folder, or the place on the store.
         database: its tables.
         relations: the registered relations.
-        registration: registers them.
         saved: the saved streams.
     """
 
@@ -88,8 +88,14 @@ class Registry:
         self.uri = home.uri
         self.database = SharedRows(home) if isinstance(home, SharedCatalog) else Database(self.root)
         self.relations = Relations(self.root, self.database)
-        self.registration = Registration(self.root, self.database, self.relations)
         self.saved = SavedStreams(self.root, self.database)
+
+    @cached_property
+    def registration(self) -> "Registration":
+        """What registers relations; a program that only reads them does without its rooms."""
+        from spiral_stream.catalog.registering.register import Registration
+
+        return Registration(self.root, self.database, self.relations)
 
     # ---- relations
 

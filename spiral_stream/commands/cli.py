@@ -38,7 +38,7 @@ from spiral_stream.commands.spike_command import card, spike
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.display.markup import PAGE_BYTES
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, TrustError, cut
-from spiral_stream.extras import __version__
+from spiral_stream.extras import installed
 from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.prepared_data.build import caches
 from spiral_stream.planner.prepared_data.verify import Verification, relation_caches, verify_relation
@@ -83,7 +83,7 @@ class ExecutorName(StrEnum):
 
 def _tell_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"spiral {__version__}")
+        typer.echo(f"spiral {installed()}")
         raise typer.Exit
 
 

@@ -59,6 +59,8 @@ class _Target(Target):
         return self.file.folder
 
     def missing(self, shards: Shards) -> NDArray[np.bool_]:
+        if len(shards) == len(self._keys):
+            return self.roster.all_of(self._keys)[shards] < 0
         return self.roster.find(self._keys[shards]) < 0
 
     def look(self) -> bool:

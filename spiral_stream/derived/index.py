@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, Protocol, final
@@ -99,6 +99,7 @@ class Roster:
     counts: NDArray[np.uint64]  # [R, slots] items of each array
     summaries: NDArray[np.int64]  # [R, names of the summary]
     reading: Reading | None = None  # keeps everybody from removing the parts
+    _found: list[tuple[Keys, NDArray[np.int64]]] = field(default_factory=list, init=False, repr=False)  # of `all_of`
 
     @classmethod
     def empty(cls, derivation: Described, reading: Reading | None = None) -> "Roster":
@@ -117,7 +118,7 @@ class Roster:
         """Shape [S, 2] -> [S], int64: the row of each key, -1 where there is no piece."""
         if not len(self.keys):
             return np.full(len(keys), -1, np.int64)
-        at = np.searchsorted(self.keys[:, 0], keys[:, 0])
+        at = np.searchsorted(np.ascontiguousarray(self.keys[:, 0]), np.ascontiguousarray(keys[:, 0]))
         while True:  # keys that share their first word stand side by side; there is one round in practice
             at = np.minimum(at, len(self.keys) - 1)
             same = self.keys[at, 0] == keys[:, 0]
@@ -126,6 +127,32 @@ class Roster:
             if not later.any():
                 return np.where(hit, at, -1)
             at = at + later
+
+    def all_of(self, keys: Keys, like: "Roster | None" = None) -> NDArray[np.int64]:
+        """Return `find` of the keys of a relation; asked for the same array again, it is not searched again.
+
+        Args:
+            keys: shape [S, 2], uint64.
+            like: a roster that was asked for the same array. Where it has the same keys, so does this one in the same rows.
+        """
+        rows = self.known(keys)
+        if rows is None and like is not None:
+            rows = self._as_in(like, keys)
+        if rows is None:
+            rows = self.find(keys)
+        self._found[:] = [(keys, rows)]
+        return rows
+
+    def known(self, keys: Keys) -> NDArray[np.int64] | None:
+        """Return what `all_of` found for this very array, if it was asked last."""
+        return next((rows for known, rows in self._found if known is keys), None)
+
+    def _as_in(self, like: "Roster", keys: Keys) -> NDArray[np.int64] | None:
+        """What another roster found, if it holds here; a search of 10^5 keys takes 11 ms, and this 1.5."""
+        rows = like.known(keys)
+        if rows is None or len(self.keys) != len(like.keys) or not (rows >= 0).all():
+            return None
+        return rows if bool((self.keys[rows] == keys).all()) else None
 
     def with_parts(self, added: Sequence[tuple[PartFacts, Keys, Written]]) -> "Roster":
         """Return a roster that has the pieces of other parts too; of two pieces with one key the older stays."""

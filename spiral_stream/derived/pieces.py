@@ -44,7 +44,7 @@ class Pieces:
         Raises:
             CacheError: a shard has no piece.
         """
-        rows = roster.find(keys)
+        rows = roster.all_of(keys)
         if len(rows) and int(rows.min()) < 0:
             msg = (
                 f"{file.folder}: {int((rows < 0).sum())} of {len(keys)} shards have no piece. Prepare the stream again"
@@ -77,7 +77,7 @@ class Pieces:
         Raises:
             DamageError: a part is not what was written; it is taken out of the roster.
         """
-        parts = np.unique(self._part).tolist()
+        parts = self._numbers()
         if self._file.share is not None:
             PiecesParts(self._file).fetch_all([PiecesPart(self._file, self._parts[part]) for part in parts])
         for part in parts:
@@ -114,7 +114,7 @@ class Pieces:
 
     def first_addresses(self, shards: Int64) -> UInt64:
         """Return the address of each part that holds one of these shards: at most as many; they must be mapped."""
-        found: UInt64 = self._bases[np.unique(self._part[shards])]
+        found: UInt64 = self._bases[np.flatnonzero(np.bincount(self._part[shards]))]
         return found
 
     def array(self, slot: str, shard: int) -> NDArray[Any]:
@@ -181,7 +181,7 @@ class Pieces:
     def files(self) -> Iterator[Path]:
         """Yield every file next to the roster that these pieces need, and that is here if it lies on a store too."""
         yield self._file.folder / "derivation.json"
-        for at in np.unique(self._part).tolist():
+        for at in self._numbers():
             path = self._file.part_path(self._parts[at])
             if self._file.share is None or path.exists():
                 yield path
@@ -189,7 +189,12 @@ class Pieces:
     @property
     def parts(self) -> int:
         """How many parts these pieces lie in."""
-        return len(np.unique(self._part))
+        return len(self._numbers())
+
+    def _numbers(self) -> list[int]:
+        """The parts that hold a piece, ascending; parts are few, so they are counted rather than sorted."""
+        numbers: list[int] = np.flatnonzero(np.bincount(self._part)).tolist()
+        return numbers
 
     def owners(self) -> tuple[Any, ...]:
         """Return what keeps the mapped memory alive."""

@@ -6,29 +6,20 @@ It needs a `StreamRun` and nothing else. Nothing here moves the place, so all of
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import pyarrow as pa
 
 from spiral_stream.arguments import as_integer, door, integer
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import PlanError, SpiralError, StreamError, shown
-from spiral_stream.explain import Explanation, explain_stream
-from spiral_stream.explain.outline import outline
 from spiral_stream.fields.field import FieldSpec
-from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.looking.notebook import batch_formatter, remembered
-from spiral_stream.looking.sampled import taken, taken_of
-from spiral_stream.looking.stream_view import StreamView
-from spiral_stream.plan.column_sources import ColumnSources, field_sources
 from spiral_stream.plan.tree import relations_of
 from spiral_stream.planner.binding.bindings import epoch_number
 from spiral_stream.planner.decided_shares import decided_shares
 from spiral_stream.planner.prepared_data.build import CacheStatus, caches, status
 from spiral_stream.planner.state.skips import NOTHING
-from spiral_stream.runs.leg import legs_of_state
-from spiral_stream.runs.opened_leg import OpenedLegs
-from spiral_stream.runs.seen import SeenSamples, seen
 from spiral_stream.runtime.columns.error_sample import identities
 from spiral_stream.runtime.columns.values import value_statuses
 from spiral_stream.runtime.delivery import HOST
@@ -38,6 +29,13 @@ from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.runtime.numbering.steps import first_delivery, length_of, need_delivered
 from spiral_stream.runtime.run.loop import Pass
 from spiral_stream.runtime.run.stream_run import StreamRun
+
+if TYPE_CHECKING:
+    from spiral_stream.explain import Explanation
+    from spiral_stream.looking.contact_sheet import Sheet
+    from spiral_stream.looking.stream_view import StreamView
+    from spiral_stream.plan.column_sources import ColumnSources
+    from spiral_stream.runs.seen import SeenSamples
 
 LOOKED_AT_ROWS: Final = 1 << 20  # a stream over more rows is not opened in order to be shown
 _SHOWN: Final = 4  # samples
@@ -68,7 +66,7 @@ class Inspection:
         """
         return self._run.delivery.spec(dict(self._run.opening.specs))
 
-    def column_sources(self) -> dict[str, ColumnSources]:
+    def column_sources(self) -> "dict[str, ColumnSources]":
         """Return what each field is computed from: stored columns of relations, and functions of maps on the way.
 
         A column that SQL text gives comes from the columns of its name, and, where there is none, from every column that the
@@ -78,6 +76,8 @@ class Inspection:
             >>> stream.column_sources()["width"].columns
             (('photos', 'width'),)
         """
+        from spiral_stream.plan.column_sources import field_sources
+
         return field_sources(self._run.plan, lambda name: self._run.catalog.entry(name).schema.names)
 
     def devices(self) -> dict[str, str | None]:
@@ -101,7 +101,7 @@ class Inspection:
         return self._run.passes.totals()
 
     @door(PlanError)
-    def explain(self, *, analyze: bool = False, network: str | None = None) -> Explanation:
+    def explain(self, *, analyze: bool = False, network: str | None = None) -> "Explanation":
         """Explain what this stream does to its data (EXPLAIN DATA), from facts; reads no payload.
 
         Args:
@@ -116,6 +116,8 @@ class Inspection:
             >>> print(str(stream.explain()).splitlines()[0][:12])
             EXPLAIN DATA
         """
+        from spiral_stream.explain import explain_stream
+
         run = self._run
         bound, threads = replace(run.bound(), epoch=run.position.drawn()), run.threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
@@ -227,7 +229,7 @@ class Inspection:
             passes.close()
 
     @door(StreamError)
-    def seen(self, delivered: int | None = None) -> SeenSamples:
+    def seen(self, delivered: int | None = None) -> "SeenSamples":
         """Return what the run saw up to its place: samples, tokens and passes of each stream; printing it shows a table.
 
         A stream knows its present epoch alone: the result says that earlier ones are not recorded. Reads no payload. Batches
@@ -252,6 +254,10 @@ class Inspection:
             NOT RECORDED
               none: all is recorded
         """
+        from spiral_stream.runs.leg import legs_of_state
+        from spiral_stream.runs.opened_leg import OpenedLegs
+        from spiral_stream.runs.seen import seen
+
         run = self._run
         bound, opening, plan = run.bound(), run.open(), run.plan
         with run.numbering().store.held("seen"):
@@ -369,7 +375,7 @@ class Inspection:
         epoch: int | None = None,
         tokenizer: Any = None,
         path: Any = None,
-    ) -> Sheet:
+    ) -> "Sheet":
         """Return a contact sheet of samples: images, clips and sounds that play, tokens in colours, and their labels.
 
         The stream stays where it is, and its metrics count none of it. It reads the batches that hold the samples, and no
@@ -392,6 +398,8 @@ class Inspection:
             'batch 0 row 0'
         """
         if isinstance(batch, Mapping):
+            from spiral_stream.looking.sampled import taken_of
+
             _COUNT.need("show: count=", count)
             sheet = taken_of(batch, self._run.stages(), self._run.catalog, count, tokenizer)
         else:
@@ -400,8 +408,10 @@ class Inspection:
             sheet.save(path)
         return sheet
 
-    def _taken(self, count: int, batch: int | None, epoch: int | None, tokenizer: Any) -> Sheet:
+    def _taken(self, count: int, batch: int | None, epoch: int | None, tokenizer: Any) -> "Sheet":
         """The sheet of the samples from a batch on."""
+        from spiral_stream.looking.sampled import taken
+
         run = self._run
         bound = run.bound()
         at, begin = run.position.drawn(epoch), 0
@@ -451,6 +461,8 @@ class Inspection:
 
     def text(self) -> str:
         """Return what the stream is, and where it stands. Opens and reads nothing."""
+        from spiral_stream.explain.outline import outline
+
         run = self._run
         if run.closed:
             return f"<{self._name}: closed>"
@@ -467,8 +479,11 @@ class Inspection:
         number = run.opening.skips.number(run.position.drawn(position.epoch), position.batch)
         return f"epoch {position.epoch:,} before step {position.step:,} (global batch {number:,})"
 
-    def view(self) -> StreamView:
+    def view(self) -> "StreamView":
         """Return the plan, the fields and the place, and the next samples if showing them is cheap."""
+        from spiral_stream.explain.outline import outline
+        from spiral_stream.looking.stream_view import StreamView
+
         run = self._run
         title = f"{self._name} to {run.plan.framework}"
         if run.closed:
@@ -502,6 +517,9 @@ class Inspection:
         stages, catalog, name = self._run.stages(), self._run.catalog, self._name
 
         def html(batch: Mapping[str, Any]) -> str | None:
+            from spiral_stream.looking.sampled import taken_of
+            from spiral_stream.looking.stream_view import StreamView
+
             try:
                 sheet = taken_of(batch, stages, catalog, _SHOWN)
             except (SpiralError, OSError):  # such as a tokenizer that is gone: the dict is shown as a dict

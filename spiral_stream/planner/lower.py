@@ -14,8 +14,6 @@ from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.cache.kinds.chats import ChatKind
-from spiral_stream.cache.kinds.tokens import TokenKind
 from spiral_stream.cache.working_folder import keep_limit
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.relation.entry import Entry
@@ -60,8 +58,6 @@ from spiral_stream.sampling.mixing.mixture import Mixture, apportion
 from spiral_stream.sampling.mixing.schedule import Schedule
 from spiral_stream.sampling.order import Population
 from spiral_stream.transforms.text.chat import ChatTemplate
-from spiral_stream.transforms.text.chat_encoder import ChatEncoder
-from spiral_stream.transforms.text.encoder import TextEncoder
 
 
 def lower(
@@ -264,6 +260,11 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: 
 
 
 def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registry, root: Path) -> TokenStage:
+    from spiral_stream.cache.kinds.chats import ChatKind
+    from spiral_stream.cache.kinds.tokens import TokenKind
+    from spiral_stream.transforms.text.chat_encoder import ChatEncoder
+    from spiral_stream.transforms.text.encoder import TextEncoder
+
     tokenize = node.transform
     encoder: TextEncoder | ChatEncoder
     if isinstance(tokenize, ChatTemplate):

@@ -7,14 +7,12 @@ A field that is decoded, and a column that is tokenized, hold one value per stre
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import Formation
-from spiral_stream.cache.kinds.chats import ChatKind
-from spiral_stream.cache.kinds.tokens import TokenKind
 from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
@@ -26,8 +24,12 @@ from spiral_stream.planner.field_stages import FieldStage, PayloadCache, PlainSt
 from spiral_stream.planner.made_relations import DerivedRelation
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.order import Order
-from spiral_stream.transforms.text.chat_encoder import ChatEncoder
-from spiral_stream.transforms.text.encoder import TextEncoder
+
+if TYPE_CHECKING:
+    from spiral_stream.cache.kinds.chats import ChatKind
+    from spiral_stream.cache.kinds.tokens import TokenKind
+    from spiral_stream.transforms.text.chat_encoder import ChatEncoder
+    from spiral_stream.transforms.text.encoder import TextEncoder
 
 S = TypeVar("S", bound=FieldStage)
 
@@ -39,10 +41,10 @@ class TokenStage:
 
     name: str
     column: str
-    encoder: TextEncoder | ChatEncoder
-    caches: tuple[
-        PayloadCache[TokenKind] | PayloadCache[ChatKind], ...
-    ]  # one per stream; empty where the text is computed
+    encoder: "TextEncoder | ChatEncoder"
+    caches: (
+        "tuple[PayloadCache[TokenKind] | PayloadCache[ChatKind], ...]"  # per stream; empty where the text is computed
+    )
 
     @property
     def payloads(self) -> tuple[Payload, ...]:

@@ -160,7 +160,9 @@ class Selection:
         out, touched = np.empty(len(values), np.uint64), np.empty(len(values), np.uint64)
         closed, by_row = work(self._firsts, self.shard_starts, self._table, values, out, touched)
         if closed:
-            self._open(np.unique(located(located_by, values)[0]))
+            needed = np.zeros(len(self.counts), np.bool_)  # marked, since sorting the shards of many rows takes longer
+            needed[located(located_by, values)[0]] = True
+            self._open(np.flatnonzero(needed))
             _, by_row = work(self._firsts, self.shard_starts, self._table, values, out, touched)
         looked_up = touched if by_row or len(self._stamps) > len(touched) else self._stamps
         self._pieces.verify(looked_up, np.full(len(looked_up), 4, np.int64))  # also notes that the files are in use

@@ -18,7 +18,7 @@ from spiral_stream.display import markup
 from spiral_stream.display.markup import Html, element
 from spiral_stream.display.wording import moment, one_line, size
 from spiral_stream.errors import CatalogError, SpiralError, listed, shown
-from spiral_stream.extras import __version__
+from spiral_stream.extras import installed
 from spiral_stream.looking.contact_sheet import Sheet
 from spiral_stream.planner.prepared_data.build import CacheStatus
 from spiral_stream.planner.prepared_data.retention import PreparedData
@@ -199,7 +199,7 @@ class CatalogPage:
         links += [self._link("stream", name) for name in self._streams]
         yield element("h1", "Catalog", element("span", self.location, class_="sp-kind"))
         now = moment(str(datetime.now(UTC).replace(microsecond=0, tzinfo=None)))
-        yield markup.quiet(f"written {now} UTC by Spiral {__version__}; it needs no network and no other file")
+        yield markup.quiet(f"written {now} UTC by Spiral {installed()}; it needs no network and no other file")
         yield element("nav", *links, class_="sp-nav")
 
     def _relation_list(self, names: Sequence[str]) -> Html:

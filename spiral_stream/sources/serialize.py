@@ -10,27 +10,17 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from spiral_stream.arguments import door
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.sources.arrow.table import Arrow
+from spiral_stream.sources.internal.imported import ImportedRows
 from spiral_stream.sources.source import Source
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-from spiral_stream.arguments import door
-from spiral_stream.sources.arrow.table import Arrow
-from spiral_stream.sources.columnar.huggingface import HuggingFace
-from spiral_stream.sources.columnar.parquet import Parquet
-from spiral_stream.sources.columnar.vortex import Vortex
-from spiral_stream.sources.image_folder import ImageFolder, VideoFolder
-from spiral_stream.sources.internal.imported import ImportedRows
-from spiral_stream.sources.lance.source import Lance
-from spiral_stream.sources.mds.source import Mds
-from spiral_stream.sources.tar.webdataset import WebDataset
-from spiral_stream.sources.text.csv import Csv
-from spiral_stream.sources.text.jsonl import Jsonl
-from spiral_stream.sources.text.text_files import TextFiles
-from spiral_stream.sources.tokens.source import Tokens
 
 GROUP: Final = "spiral.sources"  # of entry points; each is called as the KIND of the class that it leads to
 
@@ -54,12 +44,8 @@ def plugin_class(kind: str) -> type[Source] | None:
     return next(iter(found.values()), None)
 
 
-def need_plugin_class(source: Source, taken: Mapping[str, type[Source]]) -> None:
+def need_plugin_class(source: Source) -> None:
     """Refuse a source of a user's own that could not be opened again after it is saved.
-
-    Args:
-        source: to be saved.
-        taken: kinds of the library.
 
     Raises:
         SourceError: says what its class lacks.
@@ -69,11 +55,12 @@ def need_plugin_class(source: Source, taken: Mapping[str, type[Source]]) -> None
         msg = f"{name}: a source is saved by its fields. Make the class a frozen dataclass: @dataclass(frozen=True)"
         raise SourceError(msg)
     declared = vars(kind).get("KIND")
-    if not isinstance(declared, str) or not declared or declared in taken:
+    taken = _library_class(declared)
+    if not isinstance(declared, str) or not declared or taken is not None:
         said = (
-            f"its KIND is {shown(declared)}, which is {taken[declared].__name__}'s"
-            if declared in taken
-            else "it has no KIND of its own"
+            "it has no KIND of its own"
+            if taken is None
+            else f"its KIND is {shown(declared)}, which is {taken.__name__}'s"
         )
         msg = f'{name}: {said}. A catalog finds the class again by it: KIND: ClassVar[str] = "{name.lower()}"'
         raise SourceError(msg)
@@ -170,24 +157,20 @@ def _loaded(point: "EntryPoint") -> type[Source]:
     return found
 
 
-_KINDS: Final[dict[str, type[Source]]] = {
-    kind.KIND: kind
-    for kind in (
-        Csv,
-        HuggingFace,
-        ImageFolder,
-        Jsonl,
-        Lance,
-        Mds,
-        Parquet,
-        TextFiles,
-        Tokens,
-        VideoFolder,
-        Vortex,
-        WebDataset,
-    )
+_ROOMS: Final = {  # kind to its room and class, imported when a source of the kind is met
+    "csv": ("text.csv", "Csv"),
+    "huggingface": ("columnar.huggingface", "HuggingFace"),
+    "image_folder": ("image_folder", "ImageFolder"),
+    "jsonl": ("text.jsonl", "Jsonl"),
+    "lance": ("lance.source", "Lance"),
+    "mds": ("mds.source", "Mds"),
+    "parquet": ("columnar.parquet", "Parquet"),
+    "text_files": ("text.text_files", "TextFiles"),
+    "tokens": ("tokens.source", "Tokens"),
+    "video_folder": ("image_folder", "VideoFolder"),
+    "vortex": ("columnar.vortex", "Vortex"),
+    "webdataset": ("tar.webdataset", "WebDataset"),
 }
-_MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by registering others
 _BEFORE: Final = {
     "allow_outside": True,
     "hive": False,
@@ -200,13 +183,31 @@ _WITHOUT: Final = frozenset(
 
 
 def library_kinds() -> Mapping[str, type[Source]]:
-    """Return the sources of the library that can be saved, by kind."""
-    return _KINDS
+    """Return the sources of the library that can be saved, by kind: all of their rooms are imported."""
+    return {kind: _class_of(kind) for kind in _ROOMS}
+
+
+def _class_of(kind: str) -> type[Source]:
+    room, name = _ROOMS[kind]
+    found: type[Source] = getattr(import_module(f"spiral_stream.sources.{room}"), name)
+    return found
+
+
+def _library_class(kind: object) -> type[Source] | None:
+    """The class of a kind that a catalog saves, if the library has it; imported rows are made by registering others."""
+    if kind == ImportedRows.KIND:
+        return ImportedRows
+    return _class_of(kind) if isinstance(kind, str) and kind in _ROOMS else None
+
+
+def _is_saved_by_kind(kind: type[Source]) -> bool:
+    said = getattr(kind, "KIND", None)
+    return isinstance(said, str) and said in _ROOMS and _class_of(said) is kind
 
 
 def is_of_library(source: Source) -> bool:
     """Whether a source is one of the library's, whose class stays the same; a user may define his own anew."""
-    return type(source.of if isinstance(source, ImportedRows) else source) in _KINDS.values()
+    return _is_saved_by_kind(type(source.of if isinstance(source, ImportedRows) else source))
 
 
 def need_saved(source: Source) -> None:
@@ -215,8 +216,8 @@ def need_saved(source: Source) -> None:
     Raises:
         SourceError: says what its class lacks.
     """
-    if type(source) not in _KINDS.values():
-        need_plugin_class(source, _KINDS | _MADE)
+    if not _is_saved_by_kind(type(source)):
+        need_plugin_class(source)
         again = source_from_json(json.loads(json.dumps(source_to_json(source))))
         if again != source:
             msg = (
@@ -250,10 +251,10 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
     Raises:
         SourceError: the kind is unknown, or its fields do not fit.
     """
-    kind, known = saved.get("kind"), _KINDS | _MADE
-    found = (known.get(kind) or plugin_class(kind)) if isinstance(kind, str) else None
+    kind = saved.get("kind")
+    found = (_library_class(kind) or plugin_class(kind)) if isinstance(kind, str) else None
     if found is None:
-        raise unknown_kind(kind, ", ".join(_KINDS))
+        raise unknown_kind(kind, ", ".join(_ROOMS))
     fields = {name: _from_json(value) for name, value in saved.items() if name != "kind"}
     for field in dataclasses.fields(found):  # type: ignore[arg-type]  # each is a dataclass
         if field.name in _BEFORE:
@@ -282,10 +283,11 @@ def declared_source(declared: Mapping[str, Any]) -> Source:
         'parquet'
     """
     kind = declared.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        msg = f"source kind {shown(kind)} is unknown; this version knows {', '.join(_KINDS)}. Correct it, or update spiral"
+    if not isinstance(kind, str) or kind not in _ROOMS:
+        msg = f"source kind {shown(kind)} is unknown; this version knows {', '.join(_ROOMS)}. Correct it, or update spiral"
         raise SourceError(msg)
-    known = dataclasses.fields(_KINDS[kind])  # type: ignore[arg-type]  # each is a dataclass
+    found = _class_of(kind)
+    known = dataclasses.fields(found)  # type: ignore[arg-type]  # each is a dataclass
     names = [field.name for field in known]
     location_field = next((name for name in ("path", "uri") if name in names), "")
     fields = {
@@ -302,7 +304,7 @@ def declared_source(declared: Mapping[str, Any]) -> Source:
         msg = f"source {kind}: {lacking[0]} is missing; it has {', '.join(names)}. Say where the rows lie, {lacking[0]}: ..."
         raise SourceError(msg)
     try:
-        return _KINDS[kind](**fields)
+        return found(**fields)
     except TypeError as error:
         msg = f"source {kind}: {error}. It has {', '.join(names)}"
         raise SourceError(msg) from error

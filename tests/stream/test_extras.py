@@ -50,6 +50,34 @@ def test_a_look_into_the_catalog_imports_lance_and_nothing_else_that_is_heavy(ca
     assert heavy_after(program, catalog.root) - pandas == {"lance"}
 
 
+FIRST_BATCH = """
+import spiral_stream as sp
+rows = sp.connect(sys.argv[1]).table("parquet").sample(identity="sample_id", order=sp.Sequential())
+stream = rows.collate(batch_size=4, fields={"label": sp.Stack("label_id"), "id": sp.List("sample_id")}).to_numpy()
+assert next(iter(stream))["label"].shape == (4,)
+"""
+OF_OTHER_PLANS = (  # rooms below these are imported when a plan, a source or a verb needs them
+    *(
+        "catalog.registering.register",
+        "looking.contact_sheet",
+        "looking.sampled",
+        "runs.seen",
+        "transforms.text.encoder",
+    ),
+    *("runtime.fields.clips", "runtime.fields.image_lists", "runtime.fields.images", "runtime.fields.patches"),
+    *("runtime.fields.sounds", "sources.columnar.huggingface", "sources.image_folder", "sources.mds", "sources.tar"),
+    *("explain", "sources.text", "sources.tokens"),
+)
+
+
+def test_a_first_batch_of_numbers_imports_no_room_of_other_plans(catalog: sp.Catalog) -> None:
+    told = python(f"import sys\n{FIRST_BATCH}\nprint(*sys.modules)", catalog.root).split()
+    ours = [name.removeprefix("spiral_stream.") for name in told if name.startswith("spiral_stream.")]
+
+    assert [name for name in ours if f"{name}.".startswith(tuple(f"{each}." for each in OF_OTHER_PLANS))] == []
+    assert {"prepared", "sources.columnar.parquet"} <= set(ours)
+
+
 WITHOUT_EXTRAS = """
 import sys
 from importlib.abc import MetaPathFinder

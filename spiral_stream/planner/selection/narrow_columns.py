@@ -127,6 +127,7 @@ class NarrowSource:
         self.relation, self.schema = relation, relation.schema
         self.root, self._rosters = root, {} if rosters is None else rosters
         self._keys = keys_of(relation.manifest.content_keys)
+        self._like: Roster | None = None  # the last one that was asked for these keys
         self._starts = relation.manifest.starts
         self._columns_open: dict[str, NarrowColumn | MappedColumn] = {
             name: MappedColumn(relation, name) for name in relation.mapped_lists
@@ -325,7 +326,9 @@ class NarrowSource:
             return None
         if known.roster is None or known.stamp != stamp:  # it has a row for every relation: read once for all of them
             known.stamp, known.roster = stamp, load(known.file)
-        return known.roster if bool((known.roster.find(self._keys) >= 0).all()) else None
+        there = bool((known.roster.all_of(self._keys, self._like) >= 0).all())
+        self._like = known.roster
+        return known.roster if there else None
 
     def _file(self, column: Derivation) -> _Read:
         """The file of a column's roster, which all relations of this opening share."""

@@ -11,15 +11,13 @@ user's function is called with the readable samples only (`runtime.columns.funct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache.kinds.chats import ChatKind
 from spiral_stream.cache.kinds.kind import Rows
-from spiral_stream.cache.kinds.tokens import TokenKind
 from spiral_stream.cache.store.reader import CachedShard, CacheReader
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.errors import CacheError, DataError, renumbered
@@ -31,8 +29,12 @@ from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
-from spiral_stream.transforms.text.chat_encoder import ChatEncoder
-from spiral_stream.transforms.text.encoder import TextEncoder
+
+if TYPE_CHECKING:
+    from spiral_stream.cache.kinds.chats import ChatKind
+    from spiral_stream.cache.kinds.tokens import TokenKind
+    from spiral_stream.transforms.text.chat_encoder import ChatEncoder
+    from spiral_stream.transforms.text.encoder import TextEncoder
 
 TOGETHER: Final = 512  # texts that one task fetches and encodes: about a megabyte
 
@@ -67,7 +69,7 @@ class TokenFeed:
     def __init__(
         self,
         relation: OpenRelation,
-        kind: TokenKind | ChatKind,
+        kind: "TokenKind | ChatKind",
         cache: CacheReader | None,
         metrics: Metrics,
         pool: Executor | None = None,
@@ -237,7 +239,7 @@ def _refused(stored: CachedShard, at: Int64, start: int) -> dict[int, str]:
     return {row + start: reason for row, reason in reasons if reason is not None}
 
 
-def encoded(encoder: TextEncoder | ChatEncoder, texts: pa.Table, refused: dict[int, str] | None) -> Ragged:
+def encoded(encoder: "TextEncoder | ChatEncoder", texts: pa.Table, refused: dict[int, str] | None) -> Ragged:
     """Tokenize computed columns.
 
     Args:
@@ -248,6 +250,10 @@ def encoded(encoder: TextEncoder | ChatEncoder, texts: pa.Table, refused: dict[i
     Raises:
         DataError: a text cannot be read, and ``refused`` is None; ``row`` is its place.
     """
+    from spiral_stream.cache.kinds.chats import ChatKind
+    from spiral_stream.cache.kinds.tokens import TokenKind
+    from spiral_stream.transforms.text.chat_encoder import ChatEncoder
+
     name, *others = texts.column_names
     kind: TokenKind | ChatKind
     if isinstance(encoder, ChatEncoder):

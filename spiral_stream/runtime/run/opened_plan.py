@@ -45,7 +45,7 @@ from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.columns.recomputed import check_cached
 from spiral_stream.runtime.columns.samples import SampleReader, Samples
 from spiral_stream.runtime.columns.values import keep_values
-from spiral_stream.runtime.fields.kinds import KINDS
+from spiral_stream.runtime.fields.kinds import kinds_of
 from spiral_stream.runtime.forming.batches import FormedBatches
 from spiral_stream.runtime.forming.inputs import Forming
 from spiral_stream.runtime.metrics import Metrics
@@ -174,7 +174,7 @@ class Opening:
         """Return what is open in this process; opens the plan at the first use."""
         if self._lowered is None or self._lowered.pid != os.getpid():
             with working("opening the plan"), sharing(self._threads):
-                stages = lower(self._plan, self._catalog, KINDS, self.rebase, self._former)
+                stages = lower(self._plan, self._catalog, kinds_of(self._plan), self.rebase, self._former)
                 stages = with_decisions(stages, self.decisions)
             self._lowered, self._read = Lowered(stages, self._refusals), None
             self._lowered.held += self._shared(stages)

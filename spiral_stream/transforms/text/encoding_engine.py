@@ -15,7 +15,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -325,5 +324,7 @@ def _sealed(proof: Proof) -> str:
 
 def installed_versions() -> dict[str, str]:
     """Return what a proof depends on: its method, and the version of the tokenizers library."""
+    from importlib.metadata import version
+
     need("tokenizers", "Tokenize")
     return {"method": str(VERSION), "tokenizers": version("tokenizers")}

@@ -79,6 +79,20 @@ def test_every_key_is_found_once_with_the_oldest_of_its_pieces(
     assert {facts.name for facts in roster.parts} == {name for name, _ in law.values()}
 
 
+@given(PARTS, PARTS, st.lists(KEY, max_size=12))
+def test_keys_that_another_roster_was_asked_for_are_found_as_by_a_search(
+    parts: list[list[tuple[int, int]]], others: list[list[tuple[int, int]]], asked: list[tuple[int, int]]
+) -> None:
+    roster, law = drawn(parts)
+    (other, _), (twin, _), all_keys = drawn(others), drawn(parts), keys(sorted(law))
+    for wanted in (keys(asked), all_keys):
+        other.all_of(wanted)
+        assert roster.all_of(wanted, other).tolist() == roster.find(wanted).tolist()
+        assert roster.all_of(wanted) is roster.known(wanted), "the same array is not searched again"
+
+    assert twin.all_of(all_keys, roster) is roster.known(all_keys), "nor where another roster has the same keys"
+
+
 @given(PARTS)
 def test_parts_that_come_together_are_as_those_that_come_one_by_one(parts: list[list[tuple[int, int]]]) -> None:
     one_by_one, _ = drawn(parts)
