@@ -15,6 +15,10 @@ BENCH_READY := $(BENCH_VENV)/.installed
 BENCH ?= images text video
 MOSAIC_VENV := .mosaic-venv
 MOSAIC_READY := $(MOSAIC_VENV)/.installed
+RECIPES_VENV := .recipes-venv
+RECIPES_READY := $(RECIPES_VENV)/.installed
+RECIPES := tests/test_coming_from.py tests/e2e/test_torchtitan.py
+RECIPE_PAGES := torchtitan or coming-from
 EACH_PUSH := not slow and not gpu and not lint
 LINTS := tests/test_house.py tests/test_door.py tests/test_documents.py tests/test_references.py tests/test_examples.py
 
@@ -27,7 +31,7 @@ demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
 # A Dagster home of your own that has no settings yet gets the demo's, whose pools and retries its jobs rely on.
 HOME_READY = @mkdir -p "$$DAGSTER_HOME" && { test -e "$$DAGSTER_HOME/dagster.yaml" || cp dagster_home/dagster.yaml "$$DAGSTER_HOME"; }
 
-.PHONY: help install demo test test-nightly test-anywhere test-gpu coverage check bench bench-mosaic ui docs clean
+.PHONY: help install demo test test-nightly test-anywhere test-gpu recipes coverage check bench bench-mosaic ui docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
@@ -43,6 +47,11 @@ test: $(READY)  ## run the tests that CI runs, as many at a time as there are co
 
 test-nightly: $(READY)  ## run everything: slow tests, the demo, each document, a thousand examples of each law
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist worksteal --timeout 7200 -m "not gpu"
+	$(MAKE) recipes
+
+recipes: $(RECIPES_READY)  ## run what needs other trainers and loaders, with their packages (torchtitan, Megatron-Energon, Grain)
+	$(RECIPES_VENV)/bin/python -m pytest -n auto --dist worksteal -m "not gpu" $(RECIPES)
+	$(RECIPES_VENV)/bin/python -m pytest -n 0 -m "not gpu and not lint" -k "$(RECIPE_PAGES)" tests/test_documents.py
 
 test-anywhere: $(READY)  ## run tests under conditions of other machines (CONDITION=umask-077; WHOLE=1 runs the whole suite under each)
 	VENV=$(VENV) $(BIN)/python .ci/anywhere $(CONDITION) $(if $(WHOLE),--whole)
@@ -76,7 +85,7 @@ docs: $(DOCS_READY)  ## build the site in build/site, fail on a broken link, and
 	$(BIN)/python -m pytest -m "not gpu" tests/test_documents.py tests/test_references.py tests/test_examples.py
 
 clean:  ## remove what the targets made, except your data
-	rm -rf $(VENV) $(BENCH_VENV) $(MOSAIC_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH_VENV) $(MOSAIC_VENV) $(RECIPES_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find spiral_stream spiral_assets tests benchmarks \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +
 
 # The interpreter is looked for only when a virtual environment has to be made.
@@ -98,13 +107,13 @@ $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[docs]'
 	touch $@
 
-# The peers lie in an environment of their own that sees .venv behind it: what both need is installed once, and a
+# The peers lie in environments of their own that see .venv behind them: what both need is installed once, and a
 # peer that pins an older version gets it without touching ours.
-$(BENCH_READY): pyproject.toml $(READY)
-	$(BIN)/python -m venv $(BENCH_VENV)
+$(BENCH_READY) $(RECIPES_READY): pyproject.toml $(READY)
+	$(BIN)/python -m venv $(@D)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
-	  > "$$($(BENCH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/spiral.pth"
-	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check -qq -e '.[bench]'
+	  > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/spiral.pth"
+	$(@D)/bin/python -m pip install --disable-pip-version-check -qq -e '.[$(@D:.%-venv=%)]'
 	touch $@
 
 $(MOSAIC_READY): benchmarks/requirements-mosaic.txt | $(BIN)/python
