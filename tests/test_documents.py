@@ -46,7 +46,7 @@ BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^\1```", re.MUL
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
 TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) (\S+)")
 ENTRY = re.compile(r"^::: (spiral_(?:stream|assets)\.\S+)$", re.MULTILINE)
-HOW = {"torchtitan": "make recipes"}  # what installs a package that a page needs, and runs the page
+HOW = {"torchtitan": ": make recipes installs it and runs the page"}
 WIDTH = 100  # columns of a line of prose
 FIRST = ("README.md", "AGENTS.md", "docs/index.md")
 
@@ -95,7 +95,7 @@ def each_night(document: Path) -> Any:
 @pytest.mark.parametrize("document", [each_night(document) for document in running()], ids=of)
 def test_the_code_of_a_document_runs(document: Path, tmp_path: Path, runner: Runner, ran: dict[str, str]) -> None:
     for package in re.findall(r"\Arequires: (\S+)", document.read_text().removeprefix("---\n")):
-        pytest.importorskip(package, reason=f"{package} is not installed: {HOW.get(package, 'make install')} installs it")
+        pytest.importorskip(package, reason=f"{package} is not installed{HOW.get(package, '')}")
     script, commands, expected = "", "", ""
     for block in blocks(document):
         if block.title and block.title != "Output":
