@@ -38,12 +38,14 @@ from spiral_assets.assets.tokenizer import tokenizer_asset
 from spiral_assets.assets.training import training_asset, training_jobs
 from spiral_assets.assets.vector_index import recall_check, vector_index_asset, vector_index_assets
 from spiral_assets.assets.video_index import video_index_assets
+from spiral_assets.facts.learned import Learned
 from spiral_assets.named import Named, Plan, SavedPlan
 
 __all__ = [
     "AssetProps",
     "Check",
     "Hooks",
+    "Learned",
     "Limits",
     "Named",
     "Plan",

@@ -7,6 +7,7 @@ from typing import Any, Final, final
 import dagster as dg
 
 from spiral_assets import automation, conventions, pages
+from spiral_assets.assets import observed
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks, namespace
 from spiral_assets.assets.measure import Check, own_check
 from spiral_assets.checks import (
@@ -20,6 +21,7 @@ from spiral_assets.checks import (
 )
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.facts import relation_checks
+from spiral_assets.facts.learned import Learned
 from spiral_assets.reading.code_references import with_code
 from spiral_assets.relations import looks
 from spiral_assets.relations.registration import Registration, page, register
@@ -46,6 +48,7 @@ class Limits:
         schema_change: whether to compare the columns with those of the last time.
         missing: largest share of a column's values that are null or NaN.
         refused: largest share of rows that an import could not read.
+        learned: limits that the last registrations teach; they need the statistics.
 
     Examples:
         >>> from spiral_assets.assets import Limits, relation_assets
@@ -62,6 +65,7 @@ class Limits:
     schema_change: bool = False
     missing: float | None = None
     refused: float | None = None
+    learned: Learned | None = None
 
 
 @final
@@ -229,7 +233,7 @@ def measured_assets(
     tests = [*_changes(asset, name, limits), *(own_check(asset, each) for each in checks)]
     if not statistics:
         return dg.Definitions(asset_checks=tests)
-    stats = _statistics(name, roles, asset, domain, owners, about, hooks)
+    stats = _statistics(name, roles, asset, domain, owners, about, hooks, limits.learned)
     return dg.Definitions(assets=[stats], asset_checks=[*tests, *_spread_checks(stats, name, roles, limits)])
 
 
@@ -282,6 +286,7 @@ def _statistics(
     owners: Sequence[str],
     about: Mapping[str, Any],
     hooks: Hooks,
+    learned: Learned | None,
 ) -> dg.AssetsDefinition:
     """The asset that measures a relation."""
     spec = dg.AssetSpec(
@@ -299,7 +304,7 @@ def _statistics(
         import spiral_stream as spiral
 
         opened = catalog.open()
-        opened.measure(name)
+        statistics = opened.measure(name)
         report = spiral.report.report_relation(
             opened,
             name,
@@ -310,9 +315,15 @@ def _statistics(
             pictures=0,
         )
         version = dg.DataVersion(opened.entry(name).data_version)
-        return dg.MaterializeResult(data_version=version, metadata=pages.statistics_page(context, report))
+        metadata, results = pages.statistics_page(context, report), []
+        if learned is not None:
+            values = observed.values_of(opened, statistics, report, learned)
+            more, result = observed.looked_at(context, context.asset_key, report, values, learned)
+            metadata, results = more | metadata, [result]
+        return dg.MaterializeResult(data_version=version, metadata=metadata, check_results=results)
 
-    return hooks.asset(AssetProps("relation", about, spec, "shard_stats"), shard_stats)
+    checks = [] if learned is None else [observed.check_spec(spec.key, learned)]
+    return hooks.asset(AssetProps("relation", about, spec, "shard_stats"), shard_stats, check_specs=checks)
 
 
 def _changes(asset: dg.AssetsDefinition, name: str, limits: Limits) -> list[dg.AssetChecksDefinition]:

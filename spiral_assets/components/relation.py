@@ -1,7 +1,7 @@
 """A relation in YAML."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import dagster as dg
 from pydantic import Field
@@ -11,8 +11,22 @@ from spiral_assets.assets.relation import Limits, Roles, measured_assets, relati
 from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
 from spiral_assets.components.scaffolding import example
 from spiral_assets.conventions import DATA_TEAM
+from spiral_assets.facts.learned import Kind, Learned, Severity
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.reading.source_fields import SEMANTIC, source_schema, wrong_source
+
+
+class LearnedLimits(dg.Model, dg.Resolvable):
+    """Limits that the last registrations teach: the median of each value, and how far it usually is from it."""
+
+    of: Sequence[Kind] = Field(default=get_args(Kind), description="What is looked at.")
+    last: int = Field(default=Learned.last, ge=1, description="Registrations that limits are learned from.")
+    observe: int = Field(default=Learned.observe, ge=1, description="With fewer registrations nothing is an alarm.")
+    spreads: float = Field(default=Learned.spreads, gt=0, description="How far from the median a value may be.")
+    severity: Severity | dict[Kind, Severity] = Field(
+        default="warn",
+        description="warn, or error, which stops what is built on the statistics; or by kind: {rows: error}.",
+    )
 
 
 class LimitsOfRelation(dg.Model, dg.Resolvable):
@@ -29,6 +43,13 @@ class LimitsOfRelation(dg.Model, dg.Resolvable):
         default=Limits.missing, description="Share of a column's values that are null or NaN."
     )
     refused: float | None = Field(default=Limits.refused, description="Share of rows that an import could not read.")
+    learned: LearnedLimits | None = Field(default=None, description="Limits that the last registrations teach.")
+
+    def limits(self) -> Limits:
+        """Return them as a factory takes them."""
+        said = self.model_dump(exclude={"learned"})
+        learned = None if self.learned is None else Learned(**self.learned.model_dump())
+        return Limits(**said, learned=learned)
 
 
 @example(
@@ -86,10 +107,22 @@ class Relation(Owned):
         yield from wrong_name(("name",), self.name)
         yield from wrong_source(self.source)
         yield from wrong_checks(self.checks)
+        yield from self._wrong_limits()
         for column, kind in self.semantic.items():
             if kind not in SEMANTIC:
                 said = f"{kind!r} is no semantic type; there are {', '.join(SEMANTIC)}. Correct it"
                 yield Wrong(("semantic", column), said)
+
+    def _wrong_limits(self) -> Iterator[Wrong]:
+        learned = self.limits.learned
+        if learned is None:
+            return
+        if not self.statistics:
+            said = "they are learned from the statistics, which are off. Leave out statistics: false, or the limits"
+            yield Wrong(("limits", "learned"), said)
+        if learned.observe > learned.last:
+            said = f"observe is {learned.observe}, and limits are learned from the last {learned.last}. Give less than last"
+            yield Wrong(("limits", "learned", "observe"), said)
 
     def definitions(self, hooks: Hooks | None = None) -> dg.Definitions:
         """Return the relation's assets and checks.
@@ -109,7 +142,7 @@ class Relation(Owned):
             labels=self.labels,
             origins=self.origins,
             along=self.along,
-            limits=Limits(**self.limits.model_dump()),
+            limits=self.limits.limits(),
             checks=[each.check() for each in self.checks],
             deps=self.deps,
             statistics=self.statistics,
@@ -140,7 +173,7 @@ def measured_relation(asset: dg.AssetsDefinition, relation: Relation, hooks: Hoo
         asset,
         relation.name,
         Roles(relation.labels, relation.origins, relation.along),
-        Limits(**relation.limits.model_dump()),
+        relation.limits.limits(),
         checks=[each.check() for each in relation.checks],
         statistics=relation.statistics,
         domain=relation.domain,

@@ -157,6 +157,18 @@ WRONG: dict[str, tuple[str, str]] = {
         ),
         "a circle of deps",
     ),
+    "a kind of values that is not learned": (
+        "Relation\n name: a\n source: {kind: csv, path: x}\n limits:\n  learned:\n   of: [rwos] %%",
+        "Input should be 'rows'",
+    ),
+    "learned limits that are never learned": (
+        "Relation\n name: a\n source: {kind: csv, path: x}\n limits:\n  learned:\n   observe: 30 %%",
+        "Give less than last",
+    ),
+    "learned limits without statistics": (
+        "Relation\n name: a\n source: {kind: csv, path: x}\n statistics: false\n limits:\n  learned: {} %%",
+        "Leave out statistics: false",
+    ),
     "a type that there is not": ("Relatoin %%\n name: a", "Give a component"),
     "brackets that stay open": ("Relation\n name: [a %%", "this is no YAML"),
 }
