@@ -17,6 +17,7 @@ from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.columns.lineage import Made
+from spiral_stream.planner.columns.mixed_columns import MixedColumns
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import StreamStage
 from spiral_stream.planner.columns.values import CachedValues
@@ -111,6 +112,11 @@ class Stages:
         if length == self.batches.total:
             return self.batches
         return replace(self.batches, lanes=replace(self.batches.lanes, total=length))
+
+    @cached_property
+    def mixed_columns(self) -> MixedColumns | None:
+        """The narrow columns that all streams have, where there are several."""
+        return MixedColumns(self.streams) if len(self.streams) > 1 else None
 
     @property
     def mixed(self) -> bool:

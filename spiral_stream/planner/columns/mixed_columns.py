@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from spiral_stream.derived.kinds.gather import NarrowColumn, located
+from spiral_stream.derived.kinds.gather import Int64, NarrowColumn, located
 from spiral_stream.derived.pieces import Pieces, PiecesTogether
 from spiral_stream.planner.columns.streams import StreamStage, split
 from spiral_stream.planner.selection.fetched_columns import Read
@@ -51,14 +51,18 @@ class MixedColumns:
         Raises:
             DamageError: a piece is not what was written.
         """
-        found = {name: column for name in names if (column := self._column(name)) is not None}
+        found = {name: column for name in names if (column := self.column(name)) is not None}
         if not found:
             return {}
-        shards, offsets = located(self._starts, self._rows(stream_rows))
+        shards, offsets = self.located(stream_rows)
         return {
             name: column.ragged(shards, offsets) if name in ragged else column.arrow(shards, offsets)
             for name, column in found.items()
         }
+
+    def located(self, stream_rows: StreamRows) -> tuple[Int64, UInt64]:
+        """Return where the rows of S samples lie in the columns that `column` returns: shard and offset, shape [S] each."""
+        return located(self._starts, self._rows(stream_rows))
 
     def _rows(self, stream_rows: StreamRows) -> UInt64:
         """Shape [S]: the rows among those of all relations."""
@@ -71,7 +75,8 @@ class MixedColumns:
         among: UInt64 = rows + self._first[stream_rows.streams]
         return among
 
-    def _column(self, name: str) -> NarrowColumn | None:
+    def column(self, name: str) -> NarrowColumn | None:
+        """Return a column that can be read for all streams together; None where it cannot."""
         if name not in self._columns:
             self._columns[name] = self._together(name)
         return self._columns[name]

@@ -40,7 +40,6 @@ from spiral_stream.runtime.fields.rows_ahead import least
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of, sample_count
 from spiral_stream.runtime.numbering.numbering import Numbering
-from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
 BATCHES: Final = 16  # looked up together at most
@@ -210,15 +209,12 @@ class LookingUp:
 
     def locate(self, found: Sequence[LookedUpBatch]) -> None:
         """Look up the rows of batches in kept columns, all at once, and bring tokens into memory."""
-        if self._gathers:
-            rows = [each.drawn.samples.stream_rows.rows for each in found]
-            together = rows[0] if len(rows) == 1 else np.concatenate(rows)
-            if len(together):  # the run may skip all samples of a batch
-                try:
-                    self._gather(found, together)
-                except SourceError:
-                    with blaming(self._stages, Samples.concat([each.drawn.samples for each in found])):
-                        raise
+        if self._gathers and any(sum(each.counts) for each in found):  # the run may skip all samples of a batch
+            try:
+                self._gather(found)
+            except SourceError:
+                with blaming(self._stages, Samples.concat([each.drawn.samples for each in found])):
+                    raise
         if self._brings_near:
             with timed(self._metrics, "fetch_s"):
                 for each in found:
@@ -226,14 +222,14 @@ class LookingUp:
         for each in found:
             each.looked_up = True
 
-    def _gather(self, found: Sequence[LookedUpBatch], together: UInt64) -> None:
+    def _gather(self, found: Sequence[LookedUpBatch]) -> None:
         gathering = self._gathering
         with timed(self._metrics, "fetch_s"), doing(gathering.words):
-            shards, offsets = gathering.located(together)
+            shards, offsets = gathering.located([each.drawn.samples.stream_rows for each in found])
             rows = {column: narrow.rows(shards, offsets) for column, narrow in gathering.copied.items()}
             tokens = {column: narrow.ragged(shards, offsets).near() for column, narrow in gathering.tokens.items()}
             if tokens:
-                self._metrics.read_table(len(together), {column: each.nbytes for column, each in tokens.items()})
+                self._metrics.read_table(len(offsets), {column: each.nbytes for column, each in tokens.items()})
         first = 0
         for each in found:
             last = first + sum(each.counts)

@@ -5,11 +5,12 @@ is built by itself shares it. Nothing here changes: the memory of batches, what 
 to the `BatchBuilder` of a pass.
 
 Some fields are gathered from narrow columns, with no Arrow array between the mapped rows and the batch: a field that copies
-a column as it is (`Field.copies`), where the base relation of the only stream has that narrow column without nulls; and a
+a column as it is (`Field.copies`), where the base relations of all streams have that narrow column without nulls; and a
 token column that only fields of sequences read, which is gathered as addresses. For 1,024 rows of an integer, 32 floats and
 a text this takes 0.15 ms; through Arrow it takes 0.45 ms.
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -28,6 +29,7 @@ from spiral_stream.runtime.fields.geometry import BatchFollowers, Followers
 from spiral_stream.runtime.fields.pixels import pixel_stages
 from spiral_stream.runtime.fields.sequences import SequenceColumns
 from spiral_stream.runtime.fields.size import batch_bytes
+from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.transforms.chain import Program
 
@@ -44,7 +46,7 @@ class Gathering:
 
     def __init__(self, stages: Stages, lineage: Lineage) -> None:
         self._stages, self._lineage = stages, lineage
-        self._narrow = stages.streams[0].selected.narrow
+        self._narrow, self._mixed = stages.streams[0].selected.narrow, stages.mixed_columns
         copied = {stage.name: self._copied(stage) for stage in stages.plains}
         only = lineage.sequences_only(stages)
         columns = dict.fromkeys(name for stage in stages.sequences for name in stage.field.columns)
@@ -56,11 +58,14 @@ class Gathering:
             name: column for name, column in addressed.items() if column is not None
         }
         names = dict.fromkeys((*self.copied, *(column.column.name for column in self.tokens.values())))
-        self.words = f"reading column {', '.join(names)} of relation {stages.streams[0].base.entry.name}"
+        relations = dict.fromkeys(stream.base.entry.name for stream in stages.streams)
+        self.words = f"reading column {', '.join(names)} of relation {', '.join(relations)}"
 
-    def located(self, rows: UInt64) -> tuple[Int64, UInt64]:
-        """Return where rows lie in the kept columns; shape [S] each."""
-        return self._narrow.located(rows)
+    def located(self, some: Sequence[StreamRows]) -> tuple[Int64, UInt64]:
+        """Return where the rows of S samples lie in the kept columns: shard and offset, shape [S] each."""
+        if self._mixed is not None:
+            return self._mixed.located(StreamRows.concat(some))
+        return self._narrow.located(some[0].rows if len(some) == 1 else np.concatenate([each.rows for each in some]))
 
     def _copied(self, stage: PlainStage) -> NarrowColumn | None:
         if isinstance(self._stages.formation, Packed):  # a row is no sample there
@@ -73,11 +78,11 @@ class Gathering:
         )
 
     def _copied_column(self, name: str) -> NarrowColumn | MappedColumn | None:
-        """The kept column of the base that a column after all maps is a copy of."""
+        """The kept column of the base, or of all bases together, that a column after all maps is a copy of."""
         lineage = self._lineage
-        if len(self._stages.streams) > 1 or lineage.key(name, lineage.end) != Stored(name):
+        if lineage.key(name, lineage.end) != Stored(name):
             return None
-        return self._narrow.base_column(name)
+        return self._narrow.base_column(name) if self._mixed is None else self._mixed.column(name)
 
 
 @final

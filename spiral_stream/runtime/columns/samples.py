@@ -52,7 +52,6 @@ from spiral_stream.planner.columns.lineage import (
     length_column,
     with_lengths,
 )
-from spiral_stream.planner.columns.mixed_columns import MixedColumns
 from spiral_stream.planner.columns.streams import read, split
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.functions import Calling, called
@@ -227,7 +226,7 @@ class SampleReader:
         self._declared = (
             DeclaredLengths(stages, self.lineage, formation) if formation is not None and declares else None
         )
-        self._mixed = MixedColumns(stages.streams) if len(stages.streams) > 1 else None
+        self._mixed = stages.mixed_columns
         self._relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in stages.streams))
         stored = need(stages.plan, Sample).schema().names
         self._cached = {
