@@ -60,6 +60,11 @@ class MixedColumns:
             for name, column in found.items()
         }
 
+    def lengths(self, stream_rows: StreamRows, name: str) -> Int64 | None:
+        """Return the items of a list column of S samples, shape [S]; None where it cannot be read for all streams together."""
+        column = self.column(name)
+        return None if column is None else column.lengths(*self.located(stream_rows))
+
     def located(self, stream_rows: StreamRows) -> tuple[Int64, UInt64]:
         """Return where the rows of S samples lie in the columns that `column` returns: shard and offset, shape [S] each."""
         return located(self._starts, self._rows(stream_rows))

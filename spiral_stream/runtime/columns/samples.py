@@ -448,6 +448,9 @@ class SampleReader:
         return to_column(with_lengths(expr, lists), plain, len(samples))
 
     def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:
+        together = None if self._mixed is None else self._mixed.lengths(samples.stream_rows, name)
+        if together is not None:
+            return pa.array(together)
         out = np.empty(len(samples), dtype=np.int64)
         for stream, where in split(samples.stream_rows):
             out[where] = self.stages.streams[stream].selected.lengths(name, samples.stream_rows.rows[where])

@@ -45,6 +45,8 @@ _COARSEST: Final = 2  # slices of the usual size that the shortest stretch of a 
 _STEPS: Final = 16  # slices that such a stretch gets, where the number of streams allows it
 MOST_SLICES: Final = 2**31  # so that a border times a remainder fits 63 bits
 _CELLS: Final = 2**20  # of (border, stream) at a time: 8 MiB an array
+_FEW_CELLS: Final = 64  # are searched at once
+_TABLE: Final = 4  # values of a table of cells for each one that is looked up; above, they are searched
 
 
 def slice_size(streams: int, stretch: int | None = None) -> int:
@@ -78,6 +80,14 @@ class _Touched:
     begins: Int64  # [S] positions of the borders
     ends: Int64  # [S - 1, K] where each stream's values end; they rise along the rows and from row to row
     ahead: Int64  # [S - 1, K] number of a sample less its value
+
+    def cells(self, values: Int64) -> Int64:
+        """Return which cell of ``ends`` each value lies in, all rows end to end; shape [P] -> [P]."""
+        ends, begin = self.ends.ravel(), int(self.begins[0])
+        if ends.size <= _FEW_CELLS or int(self.begins[-1]) - begin > _TABLE * values.size:
+            return np.searchsorted(ends, values, side="right")
+        counts = np.diff(ends, prepend=begin)
+        return np.repeat(np.arange(ends.size), counts)[values - begin]
 
 
 @final
@@ -122,8 +132,8 @@ class Epoch:
             slots = np.searchsorted(touched.begins, positions[part], side="right") - 1
             begins, sizes = touched.begins[slots], np.diff(touched.begins)[slots]
             within = (positions[part] - begins).astype(np.uint64)
-            values = begins + permute(within, sizes, self._keys(borders[slots])).astype(np.int64)
-            cells = np.searchsorted(touched.ends.ravel(), values, side="right")
+            values = begins + permute(within, sizes, self._keys(borders[:-1])[slots]).astype(np.int64)
+            cells = touched.cells(values)
             streams[part] = cells - slots * self.quotas.size
             samples[part] = values + touched.ahead.ravel()[cells]
         return streams, samples
@@ -210,7 +220,7 @@ class Epoch:
 
     def _around(self, near: Int64) -> Int64:
         """The borders, ascending, of these slices and their neighbours."""
-        return np.unique(np.clip(np.unique(near)[:, None] + np.arange(-1, 3), 0, self.slices))
+        return np.unique(np.clip(_distinct(near)[:, None] + np.arange(-1, 3), 0, self.slices))
 
     def _slices_of(self, streams: Int64, samples: Int64) -> Int64:
         """The slice in which each sample lies, by bisection; shape [P] -> [P]."""
@@ -225,12 +235,20 @@ class Epoch:
         return combine(self._slice_key, slices.astype(np.uint64))
 
 
-def _parts(slices: Int64, cells: int) -> Iterator[Int64]:
-    """Indices of ``slices``, in groups whose distinct values need at most `_CELLS` cells, at ``cells`` each."""
-    values = np.unique(slices)
+def _distinct(values: Int64) -> Int64:
+    """The distinct values, ascending; positions most often ascend, and then nothing has to be sorted."""
+    steps = np.diff(values)
+    if values.size and int(steps.min(initial=0)) >= 0:
+        return np.concatenate((values[:1], values[1:][steps > 0]))
+    return np.unique(values)
+
+
+def _parts(slices: Int64, cells: int) -> Iterator[Int64 | slice]:
+    """Where to find ``slices``, in groups whose distinct values need at most `_CELLS` cells, at ``cells`` each."""
+    values = _distinct(slices)
     most = max(1, _CELLS // cells)
     if 0 < values.size <= most:
-        yield np.arange(slices.size)
+        yield slice(None)
         return
     group = np.searchsorted(values, slices) // most
     for i in range(-(-values.size // most)):

@@ -1,10 +1,12 @@
 """One permutation of all rows: the best mixing, and no locality except inside clumps of rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Final, final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
@@ -50,14 +52,36 @@ class Shuffled(Arrangement):
 
     def __init__(self, size: int, pass_key: int, clump_size: int = 1) -> None:
         self.size = size
-        self._key = np.uint64(pass_key)
-        self._clump_size = clump_size
+        self.key = np.uint64(pass_key)
+        self.clump_size = clump_size
 
     def rows(self, positions: UInt64) -> UInt64:
-        return permute_clumps(positions, self.size, self._key, self._clump_size)
+        return permute_clumps(positions, self.size, self.key, self.clump_size)
 
     def positions(self, rows: UInt64) -> UInt64:
-        return unpermute_clumps(rows, self.size, self._key, self._clump_size)
+        return unpermute_clumps(rows, self.size, self.key, self.clump_size)
+
+
+def rows_in_turn(arranged: Sequence[Arrangement], begins: NDArray[np.int64], positions: UInt64) -> UInt64:
+    """The rows of several arrangements; those that are shuffled alike are permuted in one call.
+
+    Args:
+        arranged: T arrangements.
+        begins: shape [T], ascending from 0: where the positions of each begin.
+        positions: shape [P], those of one arrangement after those of another.
+
+    Returns:
+        shape [P], uint64: the row at each.
+    """
+    borders = [*begins.tolist(), len(positions)]
+    shuffled = [each for each in arranged if isinstance(each, Shuffled)]
+    if len(shuffled) == len(arranged) and len({each.clump_size for each in shuffled}) == 1:
+        counts = np.diff(borders)
+        sizes = np.array([each.size for each in shuffled], dtype=np.uint64)
+        keys = np.array([each.key for each in shuffled], dtype=np.uint64)
+        return permute_clumps(positions, np.repeat(sizes, counts), np.repeat(keys, counts), shuffled[0].clump_size)
+    every = zip(arranged, pairwise(borders), strict=True)
+    return np.concatenate([each.rows(positions[slice(*ends)]) for each, ends in every])
 
 
 def permute_clumps(index: UInt64, size: ArrayLike, keys: ArrayLike, clump_size: int) -> UInt64:
