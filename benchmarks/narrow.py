@@ -7,6 +7,8 @@ turn for a slice of batches, so that what else the machine does falls on all of 
     rows    1,024 rows of an int64, 32 float32 and a short text, from Lance, in a global shuffle
     lists   batches of at most 32,768 padded tokens from a column list<int32>, 560 tokens per document; ids and mask
     cache   the same documents as texts, from the token cache
+    mixed-rows    as rows, from a mixture of 2 streams
+    mixed-lists   as lists, from a mixture of 1,000 streams of 20 documents
 
 By hand means NumPy in one thread, without a queue, a saved place, checks or memory that is used again: a permutation drawn
 before, the columns in NumPy files and one Arrow array, the same windows and batch sizes.
@@ -30,7 +32,8 @@ import pyarrow as pa
 DOCUMENTS: Final = 20_000
 VOCABULARY: Final = 20_000
 BATCH, BUDGET, WINDOW = 1_024, 32_768, 2_048
-CELLS: Final = ("rows", "lists", "cache")
+CELLS: Final = ("rows", "lists", "cache", "mixed-rows", "mixed-lists")
+STREAMS: Final = {"mixed-rows": 2, "mixed-lists": 1_000}
 _QUIET_S: Final = 0.02
 _FEW_S: Final = 0.002  # CPU seconds within _QUIET_S that count as rest
 _WARM: Final = 2  # rounds that are not counted
@@ -94,24 +97,56 @@ def stream(folder: Path, cell: str, catalog: str) -> Any:
     import spiral_stream as sp
 
     opened = sp.connect(catalog)
+    if cell in STREAMS:
+        return mixed(folder, cell, opened)
     if "rows" not in opened.tables():
         opened.register("rows", sp.Lance(str(folder / "rows.lance")), identity="id")
         opened.register("documents", sp.Lance(str(folder / "documents.lance")), identity="id")
         opened.register_tokenizer("words", str(folder / "tokenizer.json"))
     order = sp.GlobalShuffle(seed=1)
     if cell == "rows":
-        fields: dict[str, Any] = {"id": sp.Stack("id"), "e": sp.Stack("e"), "t": sp.List("t")}
-        return opened.table("rows").sample(order=order).collate(batch_size=BATCH, fields=fields).to_numpy(prefetch=4)
+        return of_rows(opened.table("rows").sample(order=order))
     sampled = opened.table("documents").sample(order=order)
     if cell == "cache":
         sampled = sampled.map(sp.Tokenize("text", tokenizer="words", special_tokens=False) >> "ids")
-    column = "ids" if cell == "cache" else "tokens"
-    formed = sp.WindowedBucket(WINDOW, [sp.BucketKey(f"len({column})")], sp.BatchBudget(max_tokens=BUDGET))
-    fields = {"ids": sp.Pad(column), "mask": sp.PadMask(column)}
-    made = sampled.collate(batch_size=None, formation=formed, fields=fields).to_numpy(prefetch=4)
+    made = of_lists(sampled, "ids" if cell == "cache" else "tokens")
     if cell == "cache":
         made.materialize(lambda _: None)
     return made
+
+
+def mixed(folder: Path, cell: str, opened: Any) -> Any:
+    """A stream of a mixture of equal parts of the data."""
+    import lance
+
+    import spiral_stream as sp
+
+    count, kind = STREAMS[cell], cell.removeprefix("mixed-")
+    names = [f"{kind}-{number}" for number in range(count)]
+    if names[0] not in opened.tables():
+        data = lance.dataset(str(folder / ("rows.lance" if kind == "rows" else "documents.lance")))
+        table = data.to_table(columns=["id", "e", "t"] if kind == "rows" else ["id", "tokens"])
+        each = len(table) // count
+        for number, name in enumerate(names):
+            opened.register(name, sp.Arrow(table.slice(number * each, each)), identity="id")
+    streams = [sp.Stream(name, opened.table(name), proportion=1 / count) for name in names]
+    sampled = sp.mix(streams).sample(order=sp.GlobalShuffle(seed=1))
+    return of_rows(sampled) if kind == "rows" else of_lists(sampled, "tokens")
+
+
+def of_rows(sampled: Any) -> Any:
+    import spiral_stream as sp
+
+    fields = {"id": sp.Stack("id"), "e": sp.Stack("e"), "t": sp.List("t")}
+    return sampled.collate(batch_size=BATCH, fields=fields).to_numpy(prefetch=4)
+
+
+def of_lists(sampled: Any, column: str) -> Any:
+    import spiral_stream as sp
+
+    formed = sp.WindowedBucket(WINDOW, [sp.BucketKey(f"len({column})")], sp.BatchBudget(max_tokens=BUDGET))
+    fields = {"ids": sp.Pad(column), "mask": sp.PadMask(column)}
+    return sampled.collate(batch_size=None, formation=formed, fields=fields).to_numpy(prefetch=4)
 
 
 def rows_by_hand(folder: Path) -> Iterator[dict[str, Any]]:
@@ -155,7 +190,7 @@ def _padded(tokens: np.ndarray, ends: np.ndarray, members: np.ndarray) -> dict[s
 def child(folder: Path, cell: str, catalog: str) -> None:
     """Read numbers of batches, and print the CPU milliseconds and the rows or tokens per batch, until the input ends."""
     if not catalog:
-        batches = rows_by_hand(folder) if cell == "rows" else lists_by_hand(folder)
+        batches = rows_by_hand(folder) if cell.endswith("rows") else lists_by_hand(folder)
     else:
         source = stream(folder, cell, catalog)
         batches = (batch for _ in iter(int, 1) for batch in source)  # epoch after epoch
@@ -166,7 +201,7 @@ def child(folder: Path, cell: str, catalog: str) -> None:
         start, items = time.process_time(), 0
         for _ in range(int(line)):
             batch = next(batches)
-            items += len(batch["t"]) if cell == "rows" else batch["ids"].size
+            items += len(batch["t"]) if cell.endswith("rows") else batch["ids"].size
         _rest()
         print(json.dumps([(time.process_time() - start) * 1e3 / int(line), items / int(line)]), flush=True)
     os._exit(0)

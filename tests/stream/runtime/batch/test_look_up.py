@@ -79,9 +79,9 @@ class LookedUp:
         self.counts: list[int] = []
         located = Gathering.located
 
-        def counting(gathering: Gathering, rows: UInt64) -> tuple[Int64, UInt64]:
-            self.counts.append(len(rows))
-            return located(gathering, rows)
+        def counting(gathering: Gathering, some: Sequence[StreamRows]) -> tuple[Int64, UInt64]:
+            self.counts.append(sum(map(len, some)))
+            return located(gathering, some)
 
         monkeypatch.setattr(Gathering, "located", counting)
 
@@ -168,11 +168,11 @@ def test_an_error_of_looking_up_comes_at_its_batch(
     with collated(rows, way).to_numpy(prefetch=2) as stream:
         bad = stream.ledger(7)[0]
 
-        def failing(gathering: Gathering, rows: UInt64) -> tuple[Int64, UInt64]:
-            if bad in rows:
+        def failing(gathering: Gathering, some: Sequence[StreamRows]) -> tuple[Int64, UInt64]:
+            if any(bad in each.rows for each in some):
                 msg = "row cannot be found"
                 raise sp.errors.SourceError(msg)
-            return located(gathering, rows)
+            return located(gathering, some)
 
         whole = stream.count()
         monkeypatch.setattr(Gathering, "located", failing)
@@ -250,8 +250,8 @@ def test_an_error_that_comes_of_zeros_names_the_file_that_was_cut(
         narrow = stages_of(stream).streams[0].selected.narrow
         parts = {path for each in narrow.pieces() for path in each.files() if path.suffix != ".json"}
 
-        def failing(gathering: Gathering, rows: UInt64) -> tuple[Int64, UInt64]:
-            found = located(gathering, rows)
+        def failing(gathering: Gathering, some: Sequence[StreamRows]) -> tuple[Int64, UInt64]:
+            found = located(gathering, some)
             for path in parts:
                 os.truncate(path, 0)
             for column in gathering.plains.values():
