@@ -6,28 +6,26 @@ Identities, declared columns and complete caches block what is built on them. Th
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import dagster as dg
 
 from spiral_assets import conventions
 from spiral_assets.caching import complete
 from spiral_assets.conventions import in_catalog_of
-from spiral_assets.facts.findings import missing, mixed, refused, warned
+from spiral_assets.facts import rules
+from spiral_assets.facts.findings import warned
 from spiral_assets.facts.seen_rows import unseen
 from spiral_assets.named import Plan
-from spiral_assets.relations.registration import as_declared, unique
+from spiral_assets.relations.registration import OCCURS_ONCE, UNIQUE, declared_columns, identities
 from spiral_assets.resources import CatalogResource
-
-BOTH: Final = 2  # materializations that are compared
 
 
 def identity_check(
     asset: dg.AssetsDefinition,
     relation: str,
     *,
-    name: str = "identity_is_unique",
-    description: str = "Every identity occurs once. A sample stored in two rows could not be found again.",
+    name: str = UNIQUE,
+    description: str = OCCURS_ONCE,
 ) -> dg.AssetChecksDefinition:
     """Return a check that no identity of a registered relation repeats; the result names those that do.
 
@@ -42,13 +40,7 @@ def identity_check(
         >>> identity_check(photos, "shop.photos")(resources["catalog"]).passed
         True
     """
-
-    @dg.asset_check(asset=asset, name=name, blocking=True, description=description)
-    @in_catalog_of(asset)
-    def identity_is_unique(catalog: CatalogResource) -> dg.AssetCheckResult:
-        return unique(catalog.open(), relation)
-
-    return identity_is_unique
+    return identities(relation, name, description).check(asset)
 
 
 def schema_check(asset: dg.AssetsDefinition, relation: str, declared: Mapping[str, str]) -> dg.AssetChecksDefinition:
@@ -64,15 +56,7 @@ def schema_check(asset: dg.AssetsDefinition, relation: str, declared: Mapping[st
         >>> schema_check(photos, "shop.photos", {"label_id": "string"})(resources["catalog"]).passed
         False
     """
-
-    @dg.asset_check(
-        asset=asset, blocking=True, description="The columns have the types that the plans were written for."
-    )
-    @in_catalog_of(asset)
-    def schema_is_as_declared(catalog: CatalogResource) -> dg.AssetCheckResult:
-        return as_declared(catalog.open(), relation, declared)
-
-    return schema_is_as_declared
+    return declared_columns(relation, declared).check(asset)
 
 
 def cache_check(asset: dg.AssetsDefinition, plan: Plan) -> dg.AssetChecksDefinition:
@@ -102,7 +86,7 @@ def cache_check(asset: dg.AssetsDefinition, plan: Plan) -> dg.AssetChecksDefinit
 
 
 def row_count_check(
-    asset: dg.AssetsDefinition, *, most_change: float = 0.5, name: str = "row_count_is_near_the_last"
+    asset: dg.AssetsDefinition, *, most_change: float = 0.5, name: str = rules.NEAR
 ) -> dg.AssetChecksDefinition:
     """Return a check that a relation has about as many rows as the last time it was materialized. It warns.
 
@@ -116,32 +100,14 @@ def row_count_check(
         >>> row_count_check(photos, most_change=0.2)(dg.build_asset_check_context()).description
         'there is no earlier number of rows to compare with'
     """
-
-    @dg.asset_check(
-        asset=asset,
-        name=name,
-        description=f"The number of rows changed by at most {most_change:.0%} since the last materialization.",
-    )
-    def row_count_is_near_the_last(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        found = _row_counts(context.instance, asset.key)
-        if len(found) < BOTH:
-            return warned(passed=True, description="there is no earlier number of rows to compare with")
-        now, before = found
-        change = abs(now - before) / max(1, before)
-        return warned(
-            passed=change <= most_change,
-            description=f"{now:,} rows, {before:,} before",
-            metadata={"rows": now, "before": before, "change": round(change, 4), "limit": most_change},
-        )
-
-    return row_count_is_near_the_last
+    return rules.row_count(most_change, name).check(asset)
 
 
-def schema_change_check(asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
+def schema_change_check(asset: dg.AssetsDefinition | dg.AssetKey) -> dg.AssetChecksDefinition:
     """Return Dagster's own check that the columns are those of the last materialization. It warns.
 
     Args:
-        asset: an asset that reports ``dagster/column_schema``.
+        asset: an asset that reports ``dagster/column_schema``, or its key.
 
     Examples:
         >>> from spiral_assets.checks import schema_change_check
@@ -160,7 +126,7 @@ def missing_values_check(
     *,
     limit: float = 0.1,
     limits: Mapping[str, float] | None = None,
-    name: str = "few_values_are_missing",
+    name: str = rules.FEW_MISSING,
 ) -> dg.AssetChecksDefinition:
     """Return a check that few values of each column are null or NaN. It warns.
 
@@ -176,13 +142,7 @@ def missing_values_check(
         >>> missing_values_check(photos, "shop.photos", limit=0.05)(resources["catalog"]).passed
         True
     """
-
-    @dg.asset_check(asset=asset, name=name, description=f"At most {limit:.0%} of a column's values are null or NaN.")
-    @in_catalog_of(asset)
-    def few_values_are_missing(catalog: CatalogResource) -> dg.AssetCheckResult:
-        return missing(catalog.open(), relation, limit, limits or {})
-
-    return few_values_are_missing
+    return rules.missing_values(relation, limit, limits or {}, name).check(asset)
 
 
 def skew_check(
@@ -202,21 +162,11 @@ def skew_check(
         >>> skew_check(photos, "shop.photos", "label_id")(resources["catalog"]).passed
         True
     """
-
-    @dg.asset_check(
-        asset=asset,
-        name=name or f"{column}_is_mixed",
-        description=f"Each storage shard has a mix of {column} similar to the whole, so blocks of a few shards shuffle well.",
-    )
-    @in_catalog_of(asset)
-    def is_mixed(catalog: CatalogResource) -> dg.AssetCheckResult:
-        return mixed(catalog.open(), relation, column, limit)
-
-    return is_mixed
+    return rules.mixed_shards(relation, column, limit, name or f"{column}_is_mixed").check(asset)
 
 
 def import_check(
-    asset: dg.AssetsDefinition, relation: str, *, limit: float = 0.0, name: str = "few_rows_were_refused"
+    asset: dg.AssetsDefinition, relation: str, *, limit: float = 0.0, name: str = rules.FEW_REFUSED
 ) -> dg.AssetChecksDefinition:
     """Return a check that an import could read nearly all rows of its source. It warns; other sources pass.
 
@@ -231,13 +181,7 @@ def import_check(
         >>> import_check(photos, "shop.photos")(resources["catalog"]).passed
         True
     """
-
-    @dg.asset_check(asset=asset, name=name, description=f"At most {limit:.0%} of the rows could not be read.")
-    @in_catalog_of(asset)
-    def few_rows_were_refused(catalog: CatalogResource) -> dg.AssetCheckResult:
-        return refused(catalog.open(), relation, limit)
-
-    return few_rows_were_refused
+    return rules.refused_rows(relation, limit, name).check(asset)
 
 
 def unseen_check(
@@ -320,14 +264,3 @@ def explain_check(
         )
 
     return explains_without_a_warning
-
-
-def _row_counts(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[int]:
-    """The rows of the last two materializations, the latest first."""
-    found = []
-    for record in instance.fetch_materializations(limit=BOTH, records_filter=key).records:
-        made = record.asset_materialization
-        value = None if made is None else made.metadata.get("dagster/row_count")
-        if value is not None and isinstance(value.value, int):
-            found.append(value.value)
-    return found

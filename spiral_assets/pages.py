@@ -116,9 +116,9 @@ def statistics_page(context: Context, report: "spiral.report.Report") -> dict[st
     for each in report.skews:
         facts = "\n".join(f"* **{name}**: {words}" for name, words in each.facts())
         found[f"{each.column}_skew"] = dg.MetadataValue.md(f"{facts}\n\n{each.advice()}.")
-        found[f"{each.column}_pictures"] = shown(
-            context, report.name, [(p.name, p.form, p.data) for p in each.pictures()]
-        )
+        pictures = [(p.name, p.form, p.data) for p in each.pictures()]
+        if pictures:
+            found[f"{each.column}_pictures"] = shown(context, report.name, pictures)
         found[f"{each.column}_worst_shards"] = reports.table(each.worst_rows()[:_WORST], cut=False)
     return found | dict(numbers(report))
 

@@ -9,6 +9,7 @@ import dagster as dg
 from dagster.components.resolved.core_models import OpSpec
 
 from spiral_assets import conventions
+from spiral_assets.assets.steps import SharedSteps, StepAsset
 from spiral_assets.conventions import RESOURCE, renamed
 from spiral_assets.resources import CatalogResource
 
@@ -64,6 +65,7 @@ class Hooks:
         op: name, tags, pool and backfill policy of the step.
         retry_policy: of the step.
         catalog: key of the resource that is its catalog.
+        steps: that its relations share; None gives each a step.
 
     Examples:
         >>> from spiral_assets.assets import Hooks, Named, cache_asset
@@ -81,6 +83,29 @@ class Hooks:
     op: OpSpec | None = None
     retry_policy: dg.RetryPolicy | None = None
     catalog: str = RESOURCE
+    steps: SharedSteps | None = None
+
+    def spec(self, props: AssetProps) -> dg.AssetSpec:
+        """Return the asset as it will be.
+
+        Args:
+            props: the asset, as Spiral defines it.
+        """
+        return _marked(self.get_asset_spec(props), props.spec, self.catalog)
+
+    def relation(self, props: AssetProps, asset: StepAsset, kind: str) -> dg.Definitions:
+        """Return an asset of a relation and its checks; nothing where it shares a step, which has them.
+
+        Args:
+            props: the asset, as Spiral defines it.
+            asset: as it will be.
+            kind: of assets that share steps.
+        """
+        if self.steps is not None and asset.may_share:
+            self.steps.add(kind, asset)
+            return dg.Definitions()
+        made = self.asset(props, asset.body, check_specs=list(asset.check_specs), spec=asset.spec)
+        return dg.Definitions(assets=[made], asset_checks=[rule.check(made) for rule in asset.rules])
 
     def asset(
         self,
@@ -91,6 +116,7 @@ class Hooks:
         retry_policy: dg.RetryPolicy | None = None,
         backfill_policy: dg.BackfillPolicy | None = None,
         check_specs: list[dg.AssetCheckSpec] | None = None,
+        spec: dg.AssetSpec | None = None,
     ) -> dg.AssetsDefinition:
         """Return the definition of an asset.
 
@@ -101,8 +127,9 @@ class Hooks:
             retry_policy: of the step, where the component says none.
             backfill_policy: of the asset, where the component says none.
             check_specs: of checks that the step evaluates.
+            spec: the asset as it will be, where it is known.
         """
-        spec, op = _marked(self.get_asset_spec(props), props.spec, self.catalog), self.op or OpSpec()
+        spec, op = spec or self.spec(props), self.op or OpSpec()
         name = (
             "_".join([op.name, *([props.part] if props.part else [])]) if op.name else spec.key.to_python_identifier()
         )

@@ -9,7 +9,8 @@ import dagster as dg
 from spiral_assets import automation, conventions, pages
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.code_versions import code_version_of
-from spiral_assets.conventions import DATA_TEAM, Deps, in_catalog_of
+from spiral_assets.conventions import DATA_TEAM, Deps
+from spiral_assets.facts.rules import Rule
 from spiral_assets.reading.code_references import with_code
 from spiral_assets.resources import CatalogResource
 
@@ -48,26 +49,13 @@ class Check:
     deps: Deps = ()
 
 
-def own_check(asset: dg.AssetsDefinition, check: Check) -> dg.AssetChecksDefinition:
-    """Return a check of your own as Dagster runs it.
+def own_rule(check: Check) -> Rule:
+    """Return a check of your own as a rule.
 
     Args:
-        asset: that it is of.
         check: what it does.
     """
-
-    @dg.asset_check(
-        asset=asset,
-        name=check.name,
-        blocking=check.blocking,
-        description=check.description or None,
-        additional_deps=conventions.keys(check.deps) or None,
-    )
-    @in_catalog_of(asset)
-    def checked(catalog: CatalogResource) -> dg.AssetCheckResult:
-        return check.function(catalog.open())
-
-    return checked
+    return Rule(check.name, check.description, check.function, blocking=check.blocking, deps=check.deps)
 
 
 def measure_assets(
@@ -125,4 +113,4 @@ def measure_assets(
     asset = hooks.asset(
         AssetProps("measure", about, with_code(spec, [measure, *(each.function for each in checks)])), measured
     )
-    return dg.Definitions(assets=[asset], asset_checks=[own_check(asset, each) for each in checks])
+    return dg.Definitions(assets=[asset], asset_checks=[own_rule(each).check(asset) for each in checks])

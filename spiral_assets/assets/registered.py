@@ -7,7 +7,9 @@ import dagster as dg
 
 from spiral_assets import conventions
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks, namespace
+from spiral_assets.assets.steps import StepAsset
 from spiral_assets.conventions import DATA_TEAM
+from spiral_assets.facts.rules import Rule
 from spiral_assets.relations.registration import page
 from spiral_assets.resources import CatalogResource
 
@@ -38,6 +40,31 @@ def registered_asset(
         >>> run(registered_asset("shop.texts", {"kind": "parquet"}))["dagster/row_count"]
         24
     """
+    props, asset = registered(name, facts, (), description=description, domain=domain, owners=owners, hooks=hooks)
+    return hooks.asset(props, asset.body, spec=asset.spec)
+
+
+def registered(
+    name: str,
+    facts: Mapping[str, Any],
+    rules: Sequence[Rule],
+    *,
+    description: str = "",
+    domain: str = "",
+    owners: Sequence[str] = DATA_TEAM,
+    hooks: Hooks = PLAIN,
+) -> tuple[AssetProps, StepAsset]:
+    """Return a relation that the catalog has, for a step that it may share.
+
+    Args:
+        name: of the relation.
+        facts: ``kind`` and ``place`` of its source.
+        rules: must hold of it.
+        description: shown in the UI.
+        domain: tag by which jobs select the asset.
+        owners: of the asset.
+        hooks: what a component changes of the asset.
+    """
     metadata = {
         "dagster/table_name": name,
         "dagster/storage_kind": facts.get("kind"),
@@ -61,4 +88,5 @@ def registered_asset(
         return page(context, opened, name, {})
 
     about = {"name": name, "namespace": namespace(name), "domain": domain, **facts}
-    return hooks.asset(AssetProps("relation", about, spec), relation)
+    props = AssetProps("relation", about, spec)
+    return props, StepAsset(name, hooks.spec(props), relation, rules)

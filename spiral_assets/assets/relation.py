@@ -1,6 +1,6 @@
 """The assets of one relation: registered, checked and measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -9,22 +9,16 @@ import dagster as dg
 from spiral_assets import automation, conventions, pages
 from spiral_assets.assets import observed
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks, namespace
-from spiral_assets.assets.measure import Check, own_check
-from spiral_assets.checks import (
-    identity_check,
-    import_check,
-    missing_values_check,
-    row_count_check,
-    schema_change_check,
-    schema_check,
-    skew_check,
-)
+from spiral_assets.assets.measure import Check, own_rule
+from spiral_assets.assets.steps import MEASURE, REGISTER, StepAsset
+from spiral_assets.checks import schema_change_check
 from spiral_assets.conventions import DATA_TEAM, Deps
-from spiral_assets.facts import relation_checks
+from spiral_assets.facts import relation_checks, rules
 from spiral_assets.facts.learned import Learned
+from spiral_assets.facts.rules import Rule
 from spiral_assets.reading.code_references import with_code
 from spiral_assets.relations import looks
-from spiral_assets.relations.registration import Registration, page, register
+from spiral_assets.relations.registration import Registration, declared_columns, identities, page, register
 from spiral_assets.relations.sources import Declared, declared, kind_of
 from spiral_assets.resources import CatalogResource
 from spiral_assets.watching import Watched, watch_sensor
@@ -32,6 +26,7 @@ from spiral_assets.watching import Watched, watch_sensor
 SKEWED: Final = (
     0.5  # total variation between a shard's labels and all labels; above it a shuffle block needs many shards
 )
+Body = Callable[[dg.AssetExecutionContext, CatalogResource], dg.MaterializeResult[None]]
 MOST: Final = 0.5  # share of the rows that have one origin; above it a model learns that origin
 
 
@@ -167,49 +162,43 @@ def relation_assets(
         "semantic": registration.semantic,
         "domain": domain,
     }
-    asset = _relation(
-        registration,
-        source,
-        description,
-        deps,
-        domain,
-        owners,
-        fresh_within_h,
-        about,
-        hooks,
-        watched=watch_s is not None,
-    )
-    tests = [identity_check(asset, name)]
+    tests = [identities(name)]
     if columns:
-        tests.append(schema_check(asset, name, columns))
+        tests.append(declared_columns(name, columns))
     if limits.references:
         pictures = [column for column, kind in registration.semantic.items() if kind == relation_checks.JPEG]
-        tests += [relation_checks.references_check(asset, name, each, limits.references) for each in pictures]
+        tests += [relation_checks.references(name, each, limits.references) for each in pictures]
+    spec = _spec(registration, source, description, deps, domain, owners, fresh_within_h)
+    props = AssetProps("relation", about, spec)
+    asset = StepAsset(
+        name,
+        hooks.spec(props),
+        _registering(registration, source, watched=watch_s is not None),
+        [*tests, *relation_rules(name, limits, checks)],
+    )
     measured = measured_assets(
-        asset,
+        asset.spec.key,
         name,
         roles,
         limits,
-        checks=checks,
         statistics=statistics,
         domain=domain,
         owners=owners,
         about=about,
         hooks=hooks,
     )
-    watched = [Watched(name, source, asset.key)]
+    watched = [Watched(name, source, asset.spec.key)]
     sensors = [] if watch_s is None else [watch_sensor(name, watched, every_s=watch_s, catalog=hooks.catalog)]
-    registered = dg.Definitions(assets=[asset], asset_checks=tests, sensors=sensors)
-    return dg.Definitions.merge(registered, measured)
+    registered = hooks.relation(props, asset, REGISTER)
+    return dg.Definitions.merge(registered, measured, dg.Definitions(sensors=sensors))
 
 
 def measured_assets(
-    asset: dg.AssetsDefinition,
+    key: dg.AssetKey,
     name: str,
     roles: Roles,
     limits: Limits,
     *,
-    checks: Sequence[Check],
     statistics: bool,
     domain: str,
     owners: Sequence[str],
@@ -219,25 +208,37 @@ def measured_assets(
     """Return the statistics of a relation, and the checks of what it has.
 
     Args:
-        asset: the relation, whoever registers it.
+        key: of the relation, whoever registers it.
         name: of the relation.
         roles: of its columns.
         limits: what the checks allow.
-        checks: of your own.
         statistics: whether to measure it.
         domain: tag by which jobs select the assets.
         owners: of the assets.
         about: what templates know of it.
         hooks: what a component changes of the assets.
     """
-    tests = [*_changes(asset, name, limits), *(own_check(asset, each) for each in checks)]
+    changes = [schema_change_check(key)] if limits.schema_change else []
+    made = dg.Definitions(asset_checks=changes)
     if not statistics:
-        return dg.Definitions(asset_checks=tests)
-    stats = _statistics(name, roles, asset, domain, owners, about, hooks, limits.learned)
-    return dg.Definitions(assets=[stats], asset_checks=[*tests, *_spread_checks(stats, name, roles, limits)])
+        return made
+    return dg.Definitions.merge(made, _statistics(name, roles, key, domain, owners, about, hooks, limits))
 
 
-def _relation(
+def relation_rules(name: str, limits: Limits, checks: Sequence[Check]) -> list[Rule]:
+    """Return what must hold of a relation, in addition to its identity and its columns.
+
+    Args:
+        name: of the relation.
+        limits: what the checks allow.
+        checks: of your own.
+    """
+    found = [] if limits.row_change is None else [rules.row_count(limits.row_change)]
+    found += [] if limits.refused is None else [rules.refused_rows(name, limits.refused)]
+    return [*found, *map(own_rule, checks)]
+
+
+def _spec(
     registration: Registration,
     source: Declared,
     description: str,
@@ -245,27 +246,23 @@ def _relation(
     domain: str,
     owners: Sequence[str],
     fresh_within_h: float | None,
-    about: Mapping[str, Any],
-    hooks: Hooks,
-    *,
-    watched: bool,
-) -> dg.AssetsDefinition:
-    """The asset that registers a relation as it is now."""
-    kind = kind_of(source)
-    metadata = pages.definition_metadata(registration.name, source if isinstance(source, Mapping) else {})
-
+) -> dg.AssetSpec:
+    """The asset that registers a relation as it is now, before a component changes it."""
     spec = dg.AssetSpec(
         key=conventions.relation_key(registration.name),
         group_name=conventions.CATALOG,
-        kinds=conventions.icon(kind),
+        kinds=conventions.icon(kind_of(source)),
         owners=list(owners),
         tags=conventions.domain_tag(domain),
         description=description or f"The relation {registration.name}, as its source is now.",
-        metadata=metadata,
+        metadata=pages.definition_metadata(registration.name, source if isinstance(source, Mapping) else {}),
         deps=conventions.keys(deps),
         freshness_policy=automation.freshness(fresh_within_h),
     )
+    return spec if isinstance(source, Mapping) else with_code(spec, [source])
 
+
+def _registering(registration: Registration, source: Declared, *, watched: bool) -> Body:
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
         seen = looks.before_reading(source, opened, watched=watched)
@@ -273,22 +270,20 @@ def _relation(
         tags = looks.tags(opened, registration.name, seen)
         return page(context, opened, registration.name, registration.descriptions, tags=tags)
 
-    return hooks.asset(
-        AssetProps("relation", about, spec if isinstance(source, Mapping) else with_code(spec, [source])), relation
-    )
+    return relation
 
 
 def _statistics(
     name: str,
     roles: Roles,
-    asset: dg.AssetsDefinition,
+    relation: dg.AssetKey,
     domain: str,
     owners: Sequence[str],
     about: Mapping[str, Any],
     hooks: Hooks,
-    learned: Learned | None,
-) -> dg.AssetsDefinition:
-    """The asset that measures a relation."""
+    limits: Limits,
+) -> dg.Definitions:
+    """The asset that measures a relation, and its checks."""
     spec = dg.AssetSpec(
         key=conventions.stats_key(name),
         group_name=conventions.STATS,
@@ -296,9 +291,12 @@ def _statistics(
         owners=list(owners),
         tags=conventions.domain_tag(domain),
         description="Rows, nulls, ranges and histograms of every column, per storage shard. Reads no payload.",
-        deps=[asset],
+        deps=[relation],
         automation_condition=automation.rebuild(),
     )
+    learned, props = limits.learned, AssetProps("relation", about, spec, "shard_stats")
+    final = hooks.spec(props)
+    key = final.key
 
     def shard_stats(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         import spiral_stream as spiral
@@ -318,36 +316,22 @@ def _statistics(
         metadata, results = pages.statistics_page(context, report), []
         if learned is not None:
             values = observed.values_of(opened, statistics, report, learned)
-            more, result = observed.looked_at(context, context.asset_key, report, values, learned)
+            more, result = observed.looked_at(context, key, report, values, learned)
             metadata, results = more | metadata, [result]
         return dg.MaterializeResult(data_version=version, metadata=metadata, check_results=results)
 
-    checks = [] if learned is None else [observed.check_spec(spec.key, learned)]
-    return hooks.asset(AssetProps("relation", about, spec, "shard_stats"), shard_stats, check_specs=checks)
+    checks = [] if learned is None else [observed.check_spec(key, learned)]
+    asset = StepAsset(name, final, shard_stats, _statistics_rules(name, roles, limits), checks)
+    return hooks.relation(props, asset, MEASURE)
 
 
-def _changes(asset: dg.AssetsDefinition, name: str, limits: Limits) -> list[dg.AssetChecksDefinition]:
-    """Checks that compare a registration with the last one, and with what the source has. They warn."""
-    found = []
-    if limits.row_change is not None:
-        found.append(row_count_check(asset, most_change=limits.row_change))
-    if limits.schema_change:
-        found.append(schema_change_check(asset))
-    if limits.refused is not None:
-        found.append(import_check(asset, name, limit=limits.refused))
-    return found
-
-
-def _spread_checks(
-    stats: dg.AssetsDefinition, name: str, roles: Roles, limits: Limits
-) -> list[dg.AssetChecksDefinition]:
-    """Checks of labels and origins, which warn. Names repeat no column where there is one column only."""
-    found = [] if limits.missing is None else [missing_values_check(stats, name, limit=limits.missing)]
+def _statistics_rules(name: str, roles: Roles, limits: Limits) -> list[Rule]:
+    """Rules of labels and origins, which warn. Names repeat no column where there is one column only."""
+    found = [] if limits.missing is None else [rules.missing_values(name, limits.missing, {})]
     if limits.skew is not None:
         for column in roles.labels:
             ending = "" if len(roles.labels) == 1 else f"_{column}"
-            found.append(skew_check(stats, name, column, limit=limits.skew, name=f"labels_are_mixed{ending}"))
+            found.append(rules.mixed_shards(name, column, limits.skew, f"labels_are_mixed{ending}"))
     if limits.largest_share is not None:
-        most = limits.largest_share
-        found += [relation_checks.share_check(stats, name, column, most) for column in roles.origins]
+        found += [relation_checks.shares(name, column, limits.largest_share) for column in roles.origins]
     return found

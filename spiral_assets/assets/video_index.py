@@ -9,7 +9,7 @@ import dagster as dg
 
 from spiral_assets import automation, conventions
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
-from spiral_assets.assets.measure import Check, own_check
+from spiral_assets.assets.measure import Check, own_rule
 from spiral_assets.caching import ReportedProgress
 from spiral_assets.conventions import DATA_TEAM, Deps, in_catalog_of
 from spiral_assets.facts import reports
@@ -101,7 +101,9 @@ def video_index_assets(
 
     shown = hooks.asset(AssetProps("index", about, rows, "files"), registered)
     usable = _usable(shown, index)
-    return dg.Definitions(assets=[asset, shown], asset_checks=[usable, *(own_check(shown, each) for each in checks)])
+    return dg.Definitions(
+        assets=[asset, shown], asset_checks=[usable, *(own_rule(each).check(shown) for each in checks)]
+    )
 
 
 def _build(

@@ -1,13 +1,15 @@
 """A relation in YAML."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.hooks import Hooks, namespace
-from spiral_assets.assets.relation import Limits, Roles, measured_assets, relation_assets
+from spiral_assets.assets.registered import registered
+from spiral_assets.assets.relation import Limits, Roles, measured_assets, relation_assets, relation_rules
+from spiral_assets.assets.steps import REGISTER
 from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
 from spiral_assets.components.scaffolding import example
 from spiral_assets.conventions import DATA_TEAM
@@ -153,15 +155,22 @@ class Relation(Owned):
         )
 
 
-def measured_relation(asset: dg.AssetsDefinition, relation: Relation, hooks: Hooks) -> dg.Definitions:
+def measured_relation(relation: Relation, facts: Mapping[str, Any], hooks: Hooks, *, measured: bool) -> dg.Definitions:
     """Return a relation that is registered already, with the statistics and checks of a component's fields.
 
     Args:
-        asset: the relation.
         relation: its fields.
+        facts: ``kind`` and ``place`` of its source.
         hooks: of the component.
+        measured: whether its fields say anything of statistics and checks.
     """
-    owned = relation.owned()
+    owned = {**relation.owned(), "hooks": hooks}
+    limits = relation.limits.limits()
+    rules = relation_rules(relation.name, limits, [each.check() for each in relation.checks]) if measured else []
+    props, asset = registered(relation.name, facts, rules, **owned)
+    made = hooks.relation(props, asset, REGISTER)
+    if not measured:
+        return made
     about = {
         "name": relation.name,
         "namespace": namespace(relation.name),
@@ -169,16 +178,15 @@ def measured_relation(asset: dg.AssetsDefinition, relation: Relation, hooks: Hoo
         "origins": list(relation.origins),
         "domain": relation.domain,
     }
-    measured = measured_assets(
-        asset,
+    more = measured_assets(
+        asset.spec.key,
         relation.name,
         Roles(relation.labels, relation.origins, relation.along),
-        relation.limits.limits(),
-        checks=[each.check() for each in relation.checks],
+        limits,
         statistics=relation.statistics,
         domain=relation.domain,
         owners=owned.get("owners", DATA_TEAM),
         about=about,
         hooks=hooks,
     )
-    return dg.Definitions.merge(dg.Definitions(assets=[asset]), measured)
+    return dg.Definitions.merge(made, more)

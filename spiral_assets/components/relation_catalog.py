@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -19,9 +20,9 @@ from dagster_shared.serdes.objects.models.defs_state_info import LOCAL_STATE_VER
 from pydantic import Field, PrivateAttr, ValidationError
 
 from spiral_assets.assets.hooks import AssetProps, Hooks
-from spiral_assets.assets.registered import registered_asset
+from spiral_assets.assets.steps import REGISTER, SHARED, SINGLE, SharedSteps
 from spiral_assets.components.catalog import Catalog
-from spiral_assets.components.parts import Owned
+from spiral_assets.components.parts import Owned, StepOptions
 from spiral_assets.components.relation import Relation, measured_relation
 from spiral_assets.components.scaffolding import example
 from spiral_assets.conventions import RESOURCE
@@ -90,6 +91,12 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
         "$SPIRAL_CATALOG, else ./catalog.",
     )
     watch_s: int | None = Field(default=None, description="Seconds between two looks of one sensor at all of them.")
+    steps: int | None = Field(
+        default=None,
+        ge=0,
+        description=f"Steps that all relations share to be registered, and as many to be measured; 0 gives each its own; null "
+        f"is 0 for up to {SINGLE} relations, and {SHARED} for more.",
+    )
     defs_state: ResolvedDefsStateConfig = Field(default_factory=DefsStateConfigArgs.local_filesystem)
 
     @property
@@ -283,29 +290,38 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
         return self._registered(wanted) if self.folder is None else self._in_folder(wanted)
 
     def _in_folder(self, found: Mapping[str, Any]) -> dg.Definitions:
-        made, watched = [], []
+        made, watched, steps = [], [], self._shared(len(found))
         for name, source in found.items():
             relation = self._like(tuple(each for each in self.relations if fnmatchcase(name, each)))
             one = relation.model_copy(update={"name": name, "source": source})
-            definitions = one.definitions(self._hooks_of(one))
-            made.append(definitions)
-            (asset, *_) = definitions.assets or ()
-            assert isinstance(asset, dg.AssetsDefinition)
-            watched.append(Watched(name, source, asset.key))
+            hooks = self._hooks_of(one, steps)
+            made.append(one.definitions(hooks))
+            watched.append(Watched(name, source, _key_of(name, made[-1], steps)))
         sensors = [] if self.watch_s is None or not found else [self._sensor(watched)]
-        return dg.Definitions.merge(dg.Definitions(sensors=sensors), *made)
+        shared = [] if steps is None else [steps.definitions()]
+        return dg.Definitions.merge(dg.Definitions(sensors=sensors), *shared, *made)
 
     def _registered(self, found: Mapping[str, Any]) -> dg.Definitions:
-        made = []
+        made, steps = [], self._shared(len(found))
         for name, facts in found.items():
             matching = tuple(each for each in self.relations if fnmatchcase(name, each))
             relation = self._like(matching).model_copy(update={"name": name})
-            asset = registered_asset(name, facts, **{**relation.owned(), "hooks": self._hooks_of(relation)})
-            said = relation.model_fields_set & MEASURED
-            made.append(
-                measured_relation(asset, relation, self._hooks_of(relation)) if said else dg.Definitions([asset])
-            )
-        return dg.Definitions.merge(*made)
+            said = bool(relation.model_fields_set & MEASURED)
+            made.append(measured_relation(relation, facts, self._hooks_of(relation, steps), measured=said))
+        shared = [] if steps is None else [steps.definitions()]
+        return dg.Definitions.merge(*shared, *made)
+
+    def _shared(self, relations: int) -> SharedSteps | None:
+        """Return the steps that relations share; None if each has its own, which a subclass with ``execute`` needs."""
+        count = self.steps if self.steps is not None else SHARED if relations > SINGLE else 0
+        if not count or type(self).execute is not Owned.execute:
+            return None
+        op = self.op or StepOptions()
+        options = {"pool": op.pool, "op_tags": op.tags, "retry_policy": self.hooks().retry_policy}
+        said = json.dumps([self.folder, self.prefix, self.catalog, list(self.select), list(self.exclude)])
+        name = re.sub(r"\W+", "_", self.prefix or Path(self.folder or self._catalog).name).strip("_") or "relations"
+        digest = zlib.crc32(said.encode())
+        return SharedSteps(f"{name}_{digest:08x}", count, self.catalog_name(), options)
 
     def _like(self, matching: tuple[str, ...]) -> Relation:
         """Return the relation that others are copies of: read once for all that the same patterns match."""
@@ -318,7 +334,7 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
             self._likes[matching] = self._resolved(read)
         return self._likes[matching]
 
-    def _hooks_of(self, relation: Relation) -> Hooks:
+    def _hooks_of(self, relation: Relation, steps: SharedSteps | None) -> Hooks:
         """Return what this component and the fields of one relation change: the relation has the last word."""
         mine, its = self.hooks(), relation.hooks()
 
@@ -331,12 +347,23 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
             op=its.op or mine.op,
             retry_policy=its.retry_policy or mine.retry_policy,
             catalog=self.catalog_name(),
+            steps=steps if relation.op is None else None,
         )
 
     def _sensor(self, watched: Sequence[Watched]) -> dg.SensorDefinition:
         assert self.watch_s is not None
         name = self.prefix or Path(str(self.folder)).name
         return watch_sensor(name, watched, every_s=self.watch_s, catalog=self.catalog_name())
+
+
+def _key_of(name: str, made: dg.Definitions, steps: SharedSteps | None) -> dg.AssetKey:
+    """Return the key of a relation: of its step, or, where it has its own, of the first asset that was made for it."""
+    shared = None if steps is None else steps.key(REGISTER, name)
+    if shared is not None:
+        return shared
+    (asset, *_) = made.assets or ()
+    assert isinstance(asset, dg.AssetsDefinition)
+    return asset.key
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -1,42 +1,35 @@
 """Checks of a relation's content: references that lead somewhere, and origins of which none has most rows."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from spiral_assets.conventions import in_catalog_of
 from spiral_assets.facts import reports
 from spiral_assets.facts.findings import warned
-from spiral_assets.resources import CatalogResource
+from spiral_assets.facts.rules import Rule
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
 
 JPEG: Final = "image/jpeg-ref"
 _SIDE: Final = 16  # pixels of a decoded reference
 
 
-def references_check(asset: dg.AssetsDefinition, relation: str, column: str, sampled: int) -> dg.AssetChecksDefinition:
-    """Return a check that a random sample of references leads to images that can be decoded. It blocks.
+def references(relation: str, column: str, sampled: int) -> Rule:
+    """Return the rule that a random sample of references leads to images that can be decoded. It blocks.
 
     Args:
-        asset: the asset that registers the relation.
         relation: its name in the catalog.
         column: of references to JPEG images.
         sampled: how many to fetch and decode; 4 ms each.
     """
 
-    @dg.asset_check(
-        asset=asset,
-        name="references_resolve",
-        blocking=True,
-        description="A random sample of references leads to images that can be decoded.",
-    )
-    @in_catalog_of(asset)
-    def references_resolve(catalog: CatalogResource) -> dg.AssetCheckResult:
+    def references_resolve(catalog: "spiral.Catalog") -> dg.AssetCheckResult:
         import spiral_stream as spiral
 
         field = spiral.Stack(column, decode="jpeg", transforms=[spiral.transforms.Resize((_SIDE, _SIDE))])
         one_by_one = (
-            catalog.open()
-            .table(relation)
+            catalog.table(relation)
             .sample(order=spiral.GlobalShuffle(seed=0))
             .collate(batch_size=1, last=spiral.KeepPartial, fields={"image": field})
         )
@@ -54,7 +47,8 @@ def references_check(asset: dg.AssetsDefinition, relation: str, column: str, sam
             metadata={"sampled": found, "refused": reports.table(refused)},
         )
 
-    return references_resolve
+    words = "A random sample of references leads to images that can be decoded."
+    return Rule("references_resolve", words, references_resolve, blocking=True)
 
 
 def _refused(stream: Any, sampled: int) -> Any:
@@ -68,25 +62,18 @@ def _refused(stream: Any, sampled: int) -> Any:
             yield {"sample": stream.ledger(number)[0], "reason": str(error)}
 
 
-def share_check(asset: dg.AssetsDefinition, relation: str, column: str, limit: float) -> dg.AssetChecksDefinition:
-    """Return a check that no single value of a column has most of the rows. It warns.
+def shares(relation: str, column: str, limit: float) -> Rule:
+    """Return the rule that no single value of a column has most of the rows. It warns.
 
     Args:
-        asset: the asset that measures the relation.
         relation: its name in the catalog.
         column: that says where rows come from.
         limit: largest allowed share of one value.
     """
 
-    @dg.asset_check(
-        asset=asset,
-        name=f"no_{column}_has_most",
-        description=f"No single {column} has more than {limit:.0%} of the rows: a model would learn that one.",
-    )
-    @in_catalog_of(asset)
-    def none_has_most(catalog: CatalogResource) -> dg.AssetCheckResult:
-        opened = catalog.open()
-        grouped = opened.table(relation).group_by(column).aggregate(rows=(opened.entry(relation).identity[0], "count"))
+    def none_has_most(catalog: "spiral.Catalog") -> dg.AssetCheckResult:
+        counted = (catalog.entry(relation).identity[0], "count")
+        grouped = catalog.table(relation).group_by(column).aggregate(rows=counted)
         rows = {row[column]: row["rows"] for row in grouped.to_arrow().to_pylist()}
         most = max(rows, key=lambda value: (rows[value], str(value)))
         share = rows[most] / sum(rows.values())
@@ -96,4 +83,5 @@ def share_check(asset: dg.AssetsDefinition, relation: str, column: str, limit: f
             metadata={"largest": round(share, 4), "limit": limit},
         )
 
-    return none_has_most
+    words = f"No single {column} has more than {limit:.0%} of the rows: a model would learn that one."
+    return Rule(f"no_{column}_has_most", words, none_has_most)

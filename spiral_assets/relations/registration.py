@@ -8,11 +8,14 @@ import dagster as dg
 
 from spiral_assets import pages
 from spiral_assets.facts import reports
+from spiral_assets.facts.rules import Rule
 from spiral_assets.relations.sources import Declared, made
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
+UNIQUE: Final = "identity_is_unique"  # name of a check
+OCCURS_ONCE: Final = "Every identity occurs once. A sample stored in two rows could not be found again."
 SHOWN: Final = 5  # examples in a description
 
 
@@ -115,3 +118,14 @@ def as_declared(catalog: "spiral.Catalog", relation: str, declared: Mapping[str,
         description="; ".join(problems[:SHOWN]) or f"{len(declared)} columns as declared",
         metadata={"wrong": reports.table(wrong)},
     )
+
+
+def identities(relation: str, name: str = UNIQUE, description: str = OCCURS_ONCE) -> Rule:
+    """Return the rule that no identity of a registered relation repeats. It blocks."""
+    return Rule(name, description, lambda catalog: unique(catalog, relation), blocking=True)
+
+
+def declared_columns(relation: str, declared: Mapping[str, str]) -> Rule:
+    """Return the rule that a registered relation has the columns that plans were written for. It blocks."""
+    words = "The columns have the types that the plans were written for."
+    return Rule("schema_is_as_declared", words, lambda catalog: as_declared(catalog, relation, declared), blocking=True)

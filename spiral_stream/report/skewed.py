@@ -138,15 +138,17 @@ class ColumnSkew:
         return list(self._drawn[form])
 
     def _draw(self, form: Form) -> list[Picture]:
-        name, skew = self.column, self.skew
-        found = [
-            charts.worst_shards(name, skew.shard_names, skew.distance, self.by_chance, form),
-            charts.heat_map(name, self.heat, form),
-            charts.effective_values(name, skew.effective, skew.effective_global, form),
-        ]
+        name, skew, many = self.column, self.skew, len(self.skew.shard_names) > 1
+        found = []
+        if many:  # one shard is the whole, and has nothing to be compared with
+            found += [
+                charts.worst_shards(name, skew.shard_names, skew.distance, self.by_chance, form),
+                charts.heat_map(name, self.heat, form),
+                charts.effective_values(name, skew.effective, skew.effective_global, form),
+            ]
         if self.timeline is not None:
             found.append(charts.over_time(name, self.timeline, form))
-        if self.blocks:
+        if self.blocks and many:
             found.append(charts.block_sizes(name, self.blocks, skew.mean, self.used_by, form))
         return found
 

@@ -157,6 +157,10 @@ WRONG: dict[str, tuple[str, str]] = {
         ),
         "a circle of deps",
     ),
+    "fewer steps than none": (
+        "RelationCatalog\n folder: .\n steps: -1 %%",
+        "greater than or equal to 0",
+    ),
     "a kind of values that is not learned": (
         "Relation\n name: a\n source: {kind: csv, path: x}\n limits:\n  learned:\n   of: [rwos] %%",
         "Input should be 'rows'",

@@ -81,6 +81,23 @@ def test_the_page_holds_everything_and_refers_to_nothing(tmp_path: Path) -> None
     assert all(one is other for one, other in zip(first, again, strict=True))  # drawn once
 
 
+def test_of_one_shard_only_what_moves_with_time_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    days = np.arange("2026-01-01", "2026-01-31", dtype="datetime64[D]")
+    rows = {"sample_id": range(30), "label": [k % 3 for k in range(30)], "taken_at": days}
+    catalog.register("one.file", sp.Arrow(pa.table(rows)))
+    catalog.measure("one.file")
+
+    timed = sp.report.report_relation(catalog, "one.file", labels=["label"], along="taken_at")
+    alone = sp.report.report_relation(catalog, "one.file", labels=["label"], along="")
+
+    assert timed.shards == 1
+    assert [each.name for each in timed.pictures()] == ["label_over_taken_at"]
+    assert alone.pictures() == []
+    assert "Skew of label" in alone.html()
+
+
 def test_what_is_not_measured_says_so_and_has_a_page_all_the_same(tmp_path: Path) -> None:
     catalog = registered(tmp_path, one_class=False)
     report = sp.report.report_relation(catalog, "my.rows")
