@@ -11,7 +11,7 @@ from spiral_assets.assets.registered import registered
 from spiral_assets.assets.relation import Limits, Roles, measured_assets, relation_assets, relation_rules
 from spiral_assets.assets.steps import REGISTER
 from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
-from spiral_assets.components.scaffolding import example
+from spiral_assets.components.scaffolding import example_or_data
 from spiral_assets.conventions import DATA_TEAM
 from spiral_assets.facts.learned import Kind, Learned, Severity
 from spiral_assets.reading.positions import Wrong
@@ -54,7 +54,7 @@ class LimitsOfRelation(dg.Model, dg.Resolvable):
         return Limits(**said, learned=learned)
 
 
-@example(
+@example_or_data(
     name="shop.photos",
     description="Product photos.",
     source={"kind": "image_folder", "path": "$DATA/photos"},

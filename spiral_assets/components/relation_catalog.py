@@ -5,6 +5,7 @@ import os
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -54,7 +55,8 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
 
     What there is belongs to the state of the definitions: it is looked up when a development server starts or reloads, and
     by ``dg utils refresh-defs-state``. Loading the definitions in a run looks at nothing. The state lies in
-    ``$DAGSTER_HOME/defs_state``; without a home it lies where Dagster keeps it, in ``.local_defs_state`` among the definitions.
+    ``$DAGSTER_HOME/defs_state``; without a home it lies where Dagster keeps it, in ``.local_defs_state`` among the definitions,
+    which is how CI puts it into an image. Of two, the newer counts.
 
     Examples:
         >>> import json
@@ -180,10 +182,9 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
         home = os.environ.get("DAGSTER_HOME")
         if self.defs_state.management_type != DefsStateManagementType.LOCAL_FILESYSTEM:
             return None
-        key = re.sub("[^A-Za-z0-9._-]", "_", self.defs_state_config.key)
         if home:
             folder = Path(home) / "defs_state"
-        return None if folder is None else folder / f"{key}.json"
+        return None if folder is None else self._state_in(folder)
 
     async def refresh_state(self, project_root: Path) -> str:
         """Look what there is, and keep it.
@@ -211,18 +212,31 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
         stored = self.defs_state.management_type == DefsStateManagementType.LOCAL_FILESYSTEM
         alone = isinstance(context.component_tree, FileTree)  # no command refreshes its state
         state = self._state(context.defs_module_path / ".local_defs_state" if alone else None)
+        known = self._newest(context, state)
         looks = (
             using_dagster_dev()
             and self.defs_state.refresh_if_dev
             and DefinitionsLoadContext.get().load_type == DefinitionsLoadType.INITIALIZATION
-        ) or (alone and state is not None and not state.exists())
+        ) or (alone and state is not None and known is None)
         if looks:
             refuse(context, list(self._missing_folder()))
         if not stored or (state is None and (looks or (context.defs_module_path / ".local_defs_state").is_dir())):
             return dg.StateBackedComponent.build_defs(self, context)
         if looks and state is not None:
             self._look(state)
-        return self.build_defs_from_state(context, state)
+            known = state
+        return self.build_defs_from_state(context, known)
+
+    def _newest(self, context: dg.ComponentLoadContext, state: Path | None) -> Path | None:
+        """Return the newest look: in Dagster's home, or among the definitions, where the build of an image has put it."""
+        folder = context.defs_module_path / ".local_defs_state"
+        built = folder / re.sub("[^A-Za-z0-9._-]", "__", self.defs_state_config.key) / "state"  # as Dagster names it
+        looks = {path: written for path in (state, built, self._state_in(folder)) if (written := _written_ns(path))}
+        return max(looks, key=lambda path: looks[path], default=None)
+
+    def _state_in(self, folder: Path) -> Path:
+        """The file of a look in a folder."""
+        return folder / f"{re.sub('[^A-Za-z0-9._-]', '_', self.defs_state_config.key)}.json"
 
     def _missing_folder(self) -> Iterator[Wrong]:
         """Yield that the folder is not there, where somebody is about to look into it."""
@@ -375,3 +389,10 @@ def warned(message: str) -> None:
     from spiral_stream.errors import warn
 
     warn(message)
+
+
+def _written_ns(path: Path | None) -> int:
+    """When a file was written; 0 for one that is not there."""
+    with suppress(OSError):
+        return 0 if path is None else path.stat().st_mtime_ns
+    return 0

@@ -1,5 +1,6 @@
 """Components: what YAML gives, that `dg` finds them, and that loading a thousand of them is light."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -332,6 +333,39 @@ def test_what_the_catalog_has_is_kept_in_the_home_of_dagster(shop: Path, monkeyp
         assert keys() == {"catalog/by/hand"}  # as a run loads them: from the last look
         assert not list(sandbox.project_root.rglob(".local_defs_state"))
         assert [path.suffix for path in (home / "defs_state").iterdir()] == [".json"]
+
+
+def test_what_ci_has_found_is_in_the_image_until_somebody_looks_again(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CI has no home of Dagster; where the image runs, there is one, which is empty at first."""
+    from dagster.components.testing import create_defs_folder_sandbox
+
+    with create_defs_folder_sandbox() as sandbox:
+        (sandbox.defs_folder_path / "shop").mkdir(parents=True)
+        text = "type: spiral_assets.components.RelationCatalog\nattributes: {folder: $SHOP}\n"
+        (sandbox.defs_folder_path / "shop" / "defs.yaml").write_text(text)
+
+        def keys() -> set[str]:
+            with sandbox.build_all_defs() as made:
+                found = dg.Definitions.merge(made, dg.Definitions(resources=standard_resources()))
+                keys = {key.to_user_string() for key in found.resolve_asset_graph().get_all_asset_keys()}
+                return {key for key in keys if key.startswith("catalog/")}
+
+        def looked() -> None:
+            with sandbox.load_component_and_build_defs(sandbox.defs_folder_path / "shop") as (component, _):
+                assert isinstance(component, components.RelationCatalog)
+                asyncio.run(component.refresh_state(sandbox.project_root))
+
+        with pytest.warns(spiral.SpiralWarning, match="Run: dg utils refresh-defs-state"):
+            looked()
+        monkeypatch.setenv("DAGSTER_HOME", str(shop / "home"))
+        assert keys() == {"catalog/photos"}
+        pq.write_table(pa.table({"sample_id": ["b"]}), shop / "one.parquet")
+        assert keys() == {"catalog/photos"}
+        looked()
+        assert keys() == {"catalog/photos", "catalog/one"}
+        assert (shop / "home" / "defs_state").is_dir()
 
 
 def test_a_folder_that_nobody_looked_into_is_told(shop: Path) -> None:
