@@ -29,6 +29,7 @@ from spiral_stream.transforms.transform import AsNumbers, Transform
 
 _PACKAGE: Final = "torchvision.transforms.v2"
 _ENUMS: Final = ("InterpolationMode", "AutoAugmentPolicy")
+_PRESETS: Final = ("ImageClassification", "SemanticSegmentation")  # of pretrained models: weights.transforms()
 _OF_BATCHES: Final = ("MixUp", "CutMix")
 _CONVERTS: Final = "Give the field dtype= (and layout=) instead; pixels stay uint8 until then"
 _BEGIN: Final = ("ToImage", "PILToTensor", "ToPureTensor", "ToPILImage", "Identity")  # nothing is left to do
@@ -153,7 +154,7 @@ def is_torchvision(value: object) -> bool:
 
 
 def wrapped(transform: Any) -> list[Any]:
-    """Return a transform of torchvision as values of a plan; a `Compose` becomes its parts.
+    """Return a transform of torchvision as values of a plan; a `Compose` becomes its parts, and so does the preset of a model.
 
     One of ``torchvision.transforms`` (version 1) becomes that of the same name in ``v2``: resampling on tensors rounds
     otherwise than Pillow's by a few levels. What turns pixels into numbers becomes `AsNumbers`.
@@ -167,6 +168,8 @@ def wrapped(transform: Any) -> list[Any]:
     if type(transform).__module__.startswith("torchvision."):
         if name == "Compose":
             return [part for each in transform.transforms for part in _part(each)]
+        if name in _PRESETS:
+            return wrapped(_preset(transform))
         if name in _BEGIN:
             return []
         if name in _NUMBERS:
@@ -186,6 +189,22 @@ def wrapped(transform: Any) -> list[Any]:
             raise PlanError(msg)
     config = json.dumps(_config(transform), sort_keys=True, allow_nan=False)
     return [Torchvision(config, installed_release())]
+
+
+def _preset(transform: Any) -> Any:
+    """Return what a pretrained model does to images, ``weights.transforms()``, as a pipeline of v2.
+
+    The preset itself resizes in float and rounds: on uint8, by a level otherwise than v2 does.
+    """
+    package = import_module(_PACKAGE)
+    steps = []
+    if transform.resize_size is not None:
+        how = {"interpolation": transform.interpolation, "antialias": transform.antialias}
+        steps.append(package.Resize(transform.resize_size, **how))
+    if hasattr(transform, "crop_size"):
+        steps.append(package.CenterCrop(transform.crop_size))
+    numbers = package.ToDtype(import_module("torch").float32, scale=True)
+    return package.Compose([*steps, numbers, package.Normalize(transform.mean, transform.std)])
 
 
 def _part(transform: Any) -> list[Any]:

@@ -8,17 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import torchvision.models
 import torchvision.transforms as v1
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import v2
+from torchvision.transforms._presets import ImageClassification, SemanticSegmentation
 
 import spiral_stream as sp
 from tests.fixtures import pipelines
 from tests.fixtures.pipelines import MEAN, PICTURES, SIZES, STD, plan, png, random_albumentations, random_version_one
 
 albumentations = pytest.importorskip("albumentations")
+sides = st.integers(24, 64)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,59 @@ def test_a_pipeline_of_torchvision_gives_its_own_pixels(pictures: sp.Relation) -
     assert (found - wanted).abs().max() <= levels / 255 / min(STD)
 
 
+WEIGHTS = ("ResNet50", "ViT_B_16", "EfficientNet_B0", "Swin_T", "ConvNeXt_Tiny", "MobileNet_V3_Small")
+
+
+@pytest.mark.parametrize("model", WEIGHTS)
+def test_what_a_pretrained_model_of_torchvision_expects_is_given_within_one_level(
+    pictures: sp.Relation, model: str
+) -> None:
+    """`weights.transforms()`, as each model's page gives it; nothing is downloaded."""
+    preset = getattr(torchvision.models, f"{model}_Weights").DEFAULT.transforms()
+
+    found = batch(pictures, transforms=preset)
+
+    near_torchvision(found, torch.stack([preset(chw(each)) for each in PICTURES]), min(preset.std))
+
+
+@given(
+    crop=sides,
+    more=st.integers(0, 20),
+    interpolation=st.sampled_from(
+        [v2.InterpolationMode.BILINEAR, v2.InterpolationMode.BICUBIC, v2.InterpolationMode.NEAREST]
+    ),
+)
+def test_each_preset_of_torchvision_gives_its_pixels_within_one_level_and_those_of_v2(
+    pictures: sp.Relation, crop: int, more: int, interpolation: Any
+) -> None:
+    preset = ImageClassification(crop_size=crop, resize_size=crop + more, interpolation=interpolation)
+
+    found = batch(pictures, transforms=preset)
+
+    near_torchvision(found, torch.stack([preset(chw(each)) for each in PICTURES]), min(preset.std))
+    of_v2 = v2.Compose(
+        [
+            v2.Resize(crop + more, interpolation=interpolation),
+            *(v2.CenterCrop(crop), v2.ToDtype(torch.float32, scale=True), v2.Normalize(preset.mean, preset.std)),
+        ]
+    )
+    assert torch.equal(found, batch(pictures, transforms=of_v2))
+
+
+def test_a_preset_without_a_crop_keeps_the_shape_of_each_picture(pictures: sp.Relation) -> None:
+    preset = SemanticSegmentation(resize_size=40)
+
+    with plan(pictures, batch_size=1, transforms=preset).to_torch() as stream:
+        for found, picture in zip(stream, PICTURES, strict=True):
+            near_torchvision(found["x"][0], preset(chw(picture)), min(preset.std))
+
+
+def near_torchvision(found: torch.Tensor, wanted: torch.Tensor, std: float) -> None:
+    """A preset resizes by torchvision's first version, in float, whose rounding differs from v2's on uint8 by one level."""
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    assert (found - wanted).abs().max() <= 1 / 255 / std + 1e-6
+
+
 def test_a_pipeline_of_version_one_gives_its_pixels_within_two_levels(pictures: sp.Relation) -> None:
     pipeline = v1.Compose([v1.ToPILImage(), v1.Resize(64), v1.CenterCrop(48), v1.ToTensor(), v1.Normalize(MEAN, STD)])
     found = batch(pictures, transforms=pipeline)
@@ -89,7 +145,6 @@ PROCESSORS = (
     "DeiTImageProcessor",
     "BitImageProcessor",
 )
-sides = st.integers(24, 64)
 
 
 @st.composite
