@@ -48,6 +48,7 @@ setup(
         room("spiral_stream.relational._select", "-O3", "-std=gnu11"),
         room("spiral_stream.derived._runs", "-O3", "-std=gnu11"),
         room("spiral_stream.sources.tar._headers", "-O2", "-std=gnu11"),
+        room("spiral_stream.sources.text._records", "-O3", "-std=gnu11"),
         room("spiral_stream.integrity._mapped", "-O2", "-std=gnu11"),
         room("spiral_stream.transforms.text._encode", "-O3", "-std=gnu11"),
     ],

@@ -161,7 +161,7 @@ class _Range:
         fresh = [span for span in self._spans if not self._runs[span[0]].known]
         known = [span for span in self._spans if self._runs[span[0]].known]
         twice = [met(span, fresh=True) for span in fresh]
-        every = np.sort(np.concatenate([self._hashes(span) for span in fresh])) if known else np.empty(0, np.uint64)
+        every = _together([self._hashes(span) for span in fresh]) if known else np.empty(0, np.uint64)
         shared = [(span, _in(met(span, fresh=False), every)) for span in known] if self._shares(known, every) else []
         wanted = np.sort(np.concatenate([*twice, *(hashes for _, hashes in shared)]))
         pairs = [*((span, wanted) for span in fresh), *((span, hashes) for span, hashes in shared if len(hashes))]
@@ -191,6 +191,11 @@ class _Range:
         if not len(indices):
             return np.empty(0, np.uint64)
         return self._ordinals_of(np.full(len(indices), k, np.int64), self._runs[k].rows()[indices].astype(np.uint64))
+
+
+def _together(runs: Sequence[UInt64]) -> UInt64:
+    """Hashes of ascending runs, ascending; one fresh shard, which is common, is sorted as it is."""
+    return runs[0] if len(runs) == 1 else np.sort(np.concatenate(runs))
 
 
 def _hits(run: UInt64, wanted: UInt64) -> Int64:

@@ -3,7 +3,7 @@
 A text becomes a number only if the number says all that the text says: ``0012``, ``0x1F`` and ``+49170`` stay text, and so
 does a column of whole numbers that no 64-bit integer holds. A column with fractions is float64 unless a whole number among
 them would lose digits. Columns that were typed by their first rows are checked block by block: `needs_texts` looks at the
-bytes (12 ms per 4 MiB), and only where they may hold such a text are the texts themselves compared.
+bytes (1 ms per 4 MiB), and only where they may hold such a text are the texts themselves compared.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+
+from spiral_stream.sources.text import _records
+from spiral_stream.sources.text.csv_records import NO_QUOTE
 
 TRUE: Final = ("true", "True", "TRUE")
 FALSE: Final = ("false", "False", "FALSE")
@@ -23,11 +25,7 @@ _WHOLE: Final = r"^(0|-?[1-9][0-9]*)$"
 _ODD: Final = r"^[+-]?0[0-9]|^\+[0-9]+$"  # zeros in front, or a plus before a whole number
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
 _NO_NUMBER: Final = r"(?i)^[+-]?nan$"
-_ZERO, _MINUS, _PLUS, _DOT, _X = np.frombuffer(b"0-+.x", np.uint8)
-_TEN, _SMALL = np.uint8(10), np.uint8(32)  # digits; the bit of small letters
-_BLANK, _SIGN = np.zeros((2, 256), np.bool_)
-_BLANK[list(b" \t")] = _SIGN[list(b"-+")] = True
-_NEAR: Final = _BLANK | _SIGN
+_WHOLE_BIT, _SIGNED_BIT = 1, 2  # of `_records.odd`
 
 
 @final
@@ -145,32 +143,5 @@ class OddNumbers:
     __slots__ = ("signed", "whole")
 
     def __init__(self, data: bytes, delimiter: str, quote: str | None) -> None:
-        letters = np.frombuffer(data + b"\n", np.uint8)
-        starts = np.zeros(256, np.bool_)
-        starts[[*b"\r\n", ord(delimiter), *([ord(quote)] if quote else [])]] = True
-        letter, after = letters[:-1], letters[1:]
-        more = (after - _ZERO < _TEN) | (after | _SMALL == _X)
-        places = np.flatnonzero((letter == _ZERO) & more)
-        near = starts | _NEAR
-        places = places[near[_at(letters, places - 1)] | (places == 0)]  # few of many
-        signs = _SIGN[_at(letters, places - 1)] & (places > 0)
-        self.whole = bool(_begins(letters, places - signs, starts).any())
-        if not self.whole and b"-0" in data:
-            places = np.flatnonzero((letter == _MINUS) & (after == _ZERO))
-            self.whole = bool(_begins(letters, places[_at(letters, places + 2) != _DOT], starts).any())
-        self.signed = b"+" in data and bool(_begins(letters, np.flatnonzero(letters == _PLUS), starts).any())
-
-
-def _begins(letters: NDArray[np.uint8], places: NDArray[np.int64], starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a field begins at each place, or after a blank or two there."""
-    before, two_before = _at(letters, places - 1), _at(letters, places - 2)
-    first = (places == 0) | starts[before]
-    blank: NDArray[np.bool_] = _BLANK[before] & ((places == 1) | starts[two_before] | _BLANK[two_before])
-    found: NDArray[np.bool_] = first | blank
-    return found
-
-
-def _at(letters: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The letters at places; at those beyond the ends, any."""
-    found: NDArray[np.uint8] = letters[np.clip(places, 0, len(letters) - 1)]
-    return found
+        found = _records.odd(data, ord(delimiter), NO_QUOTE if quote is None else ord(quote))
+        self.whole, self.signed = bool(found & _WHOLE_BIT), bool(found & _SIGNED_BIT)

@@ -2,7 +2,7 @@ import csv
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spiral_stream.sources.text.csv_records import Records
@@ -29,9 +29,20 @@ def by_hand(text: str) -> tuple[list[int], int]:
 
 
 @given(LETTERS)
+@example('a,"b""')  # two quotes stand for one, and the first of all is open
 def test_records_end_where_no_quote_is_open(text: str) -> None:
     found = Records(text.encode(), ",", '"')
     assert (found.ends.tolist(), found.open_at) == by_hand(text)
+    assert found.lines.tolist() == [at for at, letter in enumerate(text) if letter == "\n"]
+
+
+@given(LETTERS, st.integers(4_080, 4_100), st.sampled_from(["", '"', "\n"]))
+def test_they_end_there_wherever_the_bytes_are_cut_to_be_looked_at(text: str, before: int, begin: str) -> None:
+    long = f"{begin}{'a' * before},{text}"
+
+    found = Records(long.encode(), ",", '"')
+
+    assert (found.ends.tolist(), found.open_at) == by_hand(long)
 
 
 @given(st.lists(st.lists(st.text('a,"\n', max_size=4), min_size=1, max_size=3), min_size=1, max_size=5))
