@@ -46,7 +46,7 @@ BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^\1```", re.MUL
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
 TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) (\S+)")
 ENTRY = re.compile(r"^::: (spiral_(?:stream|assets)\.\S+)$", re.MULTILINE)
-HOW = {"torchtitan": ": make recipes installs it and runs the page"}
+HOW = {"torchtitan": ": make recipes installs it and runs the page", "trl": ": make install installs it"}
 WIDTH = 100  # columns of a line of prose
 FIRST = ("README.md", "AGENTS.md", "docs/index.md")
 

@@ -13,6 +13,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import repeat
 from math import ceil
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, Final
 from spiral_stream.adapters.cuda import Tensors
 from spiral_stream.adapters.torch import StreamLoader, TorchStream
 from spiral_stream.batching.tail import KeepPartial
-from spiral_stream.errors import BindError, ResumeError, RunError, StreamError
+from spiral_stream.errors import BindError, ResumeError, RunError, StreamError, shown
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
@@ -38,6 +39,18 @@ from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
 from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
 POSITION_FILE: Final = "spiral_stream.json"
+_OF_THE_PLAN: Final = {  # settings of TRL for data that it would prepare itself, and what does it here
+    "packing": "collate(formation=spiral.batching.Packed(...)) packs",
+    "eval_packing": "collate(formation=spiral.batching.Packed(...)) of the other stream packs",
+    "padding_free": "collate(formation=spiral.batching.Packed(...)) packs",
+    "assistant_only_loss": "Labels(..., mask=...) takes the mask that ChatTemplate makes",
+    "completion_only_loss": "Labels(..., mask=...) takes the mask that ChatTemplate(..., prompt=...) makes",
+    "pad_to_multiple_of": "Pad(..., pad_to_multiple_of=...) pads",
+    "max_length": "ChatTemplate(..., max_length=...) cuts",
+    "dataset_kwargs": "The plan makes the batches",
+    "formatting_func": "map(...) calls functions",
+    "precompute_ref_log_probs": "The reference model runs beside the model",
+}
 
 
 class TrainerFeed(StreamLoader):
@@ -123,6 +136,9 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
     epoch and Trainer sees one long pass. Without it, Trainer counts epochs, which needs the same number of batches in each
     epoch: a fixed ``batch_size``.
 
+    With a trainer of TRL it makes one class: ``class StreamSFT(StreamTrainer, SFTTrainer)``. TRL's settings for data that it
+    would prepare itself are refused.
+
     ``train()`` starts where the stream stands. ``train(resume_from_checkpoint=...)`` starts where the checkpoint's stream
     stood; with ``max_steps``, on any number of ranks.
 
@@ -161,7 +177,13 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
     ) -> None:
         args = TrainingArguments() if args is None else args
         _check_arguments(args, train_dataset, options.get("data_collator"))
-        super().__init__(model, args, train_dataset=train_dataset, **options)
+        given: dict[str, Any] = {"train_dataset": train_dataset, "eval_dataset": options.pop("eval_dataset", None)}
+        if _is_of_trl(type(self)):
+            _check_settings(args, options)
+            super().__init__(model, args=args, **_stand_ins(given), **options)
+            self.train_dataset, self.eval_dataset = given.values()
+        else:
+            super().__init__(model, args, **given, **options)
         self.batch_lists: dict[str, list[Any]] = {}
         self._run, self._recorded, self._in_step = run, False, False
         self._key: BatchKey | None = None  # of the batch that is trained on
@@ -170,9 +192,9 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         self._feed: TrainerFeed | None = None
         self._first_epoch: int | None = None  # of the run, in the stream's count
         self._updates = 0  # optimizer steps of the run before this call of train()
-        shifts = getattr(model, "loss_function", None) is ForCausalLMLoss and self.compute_loss_func is None
-        if shifts and type(self).compute_loss is Trainer.compute_loss:
-            _check_labels(train_dataset, type(model).__name__)
+        shifts = getattr(self.model, "loss_function", None) is ForCausalLMLoss and self.compute_loss_func is None
+        if shifts and (type(self).compute_loss is Trainer.compute_loss or _is_of_trl(type(self).compute_loss)):
+            _check_labels(train_dataset, type(self.model).__name__)
 
     # ---- what Trainer reads
 
@@ -375,6 +397,33 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
                 f"train: the stream gives the batches of rank {rank} of {ranks}, Trainer's process is rank {expected} of "
                 f"{self.args.world_size} with {world} data-parallel: batches would be repeated or lost. Bind no rank and no "
                 "world size, then they come from torch.distributed; with tensor or context parallel ranks bind(mesh=...)"
+            )
+            raise BindError(msg)
+
+
+def _is_of_trl(part: Any) -> bool:
+    """Whether a class derives from a trainer of TRL, or a function is one of its own."""
+    return any(each.__module__.partition(".")[0] == "trl" for each in getattr(part, "__mro__", (part,)))
+
+
+def _stand_ins(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a data set of one row in place of each stream: TRL's constructors take those of `datasets`, and prepare them."""
+    from datasets import Dataset
+
+    texts = {"prompt": ["a"], "chosen": ["b"], "rejected": ["c"], "completion": ["b"]}
+    row = Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]], **texts})
+    return {name: row if isinstance(value, TorchStream) else value for name, value in given.items()}
+
+
+def _check_settings(args: Any, options: dict[str, Any]) -> None:
+    """Refuse settings of TRL for data that it would prepare, since the stream's batches are ready."""
+    defaults = {field.name: field.default for field in fields(args)}
+    for name, where in _OF_THE_PLAN.items():
+        value = options.get(name, getattr(args, name, None))
+        if value not in (None, False, defaults.get(name)):
+            msg = (
+                f"StreamTrainer: {name}={shown(value)} is for a data set that TRL prepares, and a stream's batches are ready. "
+                f"Leave it out. {where}"
             )
             raise BindError(msg)
 
