@@ -4,9 +4,11 @@ A peer that is not installed is skipped by name; the reason says how to run it.
 """
 
 import io
+import re
+import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import yaml
 from PIL import Image
 from torch.utils.data import (
     BatchSampler,
@@ -40,8 +43,10 @@ TABLE = pa.table(
     }
 )
 ROWS_OF = TABLE.to_pylist()
+PAGE = Path(__file__).parents[1].joinpath("docs", "howto", "coming-from.md").read_text()
 HOW = {
-    "grain": "make bench installs it: .bench-venv/bin/python -m pytest -n 0 tests/test_coming_from.py",
+    "grain": "make recipes installs it, and runs this file",
+    "megatron.energon": "make recipes installs it, and runs this file",
     "streaming": "pip install --no-deps --target peers mosaicml-streaming and what it asks for, then PYTHONPATH=peers",
     "nvidia.dali": "pip install nvidia-dali-cuda130 (300 MB), then run this file",
     "lancedb.streaming": "pip install 'lancedb>=0.40', then run this file",
@@ -51,6 +56,14 @@ HOW = {
 def peer(name: str) -> Any:
     """A peer's package; the test is skipped where it is not installed."""
     return pytest.importorskip(name, reason=f"{name} is not installed: {HOW[name]}", exc_type=ImportError)
+
+
+def their_example(section: str, **given: Any) -> dict[str, Any]:
+    """Run the other library's example as the page shows it, and return its names."""
+    found = re.search(rf"^## {section}\n.*?```py\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+    assert found, section
+    exec(found[1], given)
+    return given
 
 
 @pytest.fixture(scope="module")
@@ -329,6 +342,97 @@ def test_grain_shuffles_every_row_once_as_we_do(rows: spiral.Relation) -> None:
     ours = flat(ids(numbers(rows, spiral.GlobalShuffle(seed=42))))
 
     assert sorted(ours) == sorted(int(each) for each in theirs) == list(range(ROWS))
+
+
+@pytest.mark.timeout(300)
+def test_the_example_of_grain_runs_and_ours_gives_the_same_samples(rows: spiral.Relation) -> None:
+    given = their_example("PyGrain", grain=peer("grain"), records=ROWS_OF)
+    batches = [given["again"], *islice(given["iterator"], 40)]
+    theirs = {int(k): float(x) for each in batches for k, x in zip(each["id"], each["feature"], strict=True)}
+    given["iterator"].close()
+
+    def double(x: dict[str, Any]) -> dict[str, Any]:
+        return {"feature": x["feature"] * 2}
+
+    def noisy(x: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"noise": rng.random()}
+
+    def not_three(label: int) -> bool:
+        return label != 3
+
+    one = {"batched": False}
+    plan = (
+        rows.sample(order=spiral.GlobalShuffle(seed=42))
+        .map(double, columns=["feature"], returns={"feature": pa.float64()}, **one)
+        .filter(not_three, columns=["label"], **one)
+        .map(noisy, columns=["label"], returns={"noise": pa.float64()}, random=True, **one)
+        .collate(batch_size=4, fields={name: spiral.Stack(name) for name in ("id", "feature", "noise")})
+    )
+    ours: dict[int, float] = {}
+    with plan.to_numpy() as stream:
+        for batch in stream:
+            ours |= dict(zip(batch["id"].tolist(), batch["feature"].tolist(), strict=True))
+        first, state = next(iter(stream)), stream.state_dict()
+        following = next(iter(stream))
+        stream.load_state_dict(state)
+        again = next(iter(stream))
+
+    assert (given["again"]["noise"] == given["following"]["noise"]).all()
+    assert (again["noise"] == following["noise"]).all()
+    assert (again["noise"] != first["noise"]).any()
+    assert ours == {row["id"]: row["feature"] * 2 for row in ROWS_OF if row["label"] != 3}
+    assert theirs.items() <= ours.items()
+    assert len(theirs) > 100
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")  # its files
+def test_the_example_of_energon_runs_and_ours_gives_the_same_pictures_and_captions(
+    tmp_path: Path, catalog: spiral.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    energon = peer("megatron.energon")
+    monkeypatch.chdir(tmp_path)
+    captioned(Path("captioned"))
+    given = their_example("Megatron-Energon", **vars(energon))
+    theirs: dict[str, tuple[torch.Tensor, str]] = {}
+    for batch in islice(given["loader"], 100):
+        theirs |= dict(zip(batch.__key__, zip(batch.image, batch.caption, strict=True), strict=True))
+
+    catalog.register("captioned", spiral.sources.WebDataset("captioned/parts/data-{0..1}.tar"), identity="__key__")
+    fields = {
+        "key": spiral.List("__key__"),
+        "image": spiral.Stack("png", decode="image"),
+        "caption": spiral.List("txt"),
+    }
+    samples = catalog.table("captioned").sample(identity="__key__", order=spiral.GlobalShuffle(seed=42))
+    keys = []
+    with samples.collate(batch_size=4, fields=fields).to_torch() as stream:
+        for batch in stream:
+            for key, image, caption in zip(batch["key"], batch["image"], batch["caption"], strict=True):
+                keys.append(key)
+                torch.testing.assert_close(image / 255, theirs[key][0])
+                assert caption == theirs[key][1]
+
+    assert sorted(keys) == sorted(theirs) == [f"{k:06d}" for k in range(60)]
+
+
+def captioned(folder: Path) -> None:
+    """Two tars of pictures with captions, and what `energon prepare` adds to them."""
+    flavors = pytest.importorskip("megatron.energon.flavors")
+    (folder / "parts").mkdir(parents=True)
+    for shard in range(2):
+        with tarfile.open(folder / "parts" / f"data-{shard}.tar", "w") as tar:
+            for k in range(30 * shard, 30 * shard + 30):
+                out = io.BytesIO()
+                Image.new("RGB", (24, 20), (4 * k, k, 90)).save(out, "PNG")
+                for name, data in ((f"{k:06d}.png", out.getvalue()), (f"{k:06d}.txt", f"shade {k}".encode())):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+    flavors.BaseWebdatasetFactory.prepare_dataset(folder, ["parts/data-{0..1}.tar"], split_parts_ratio=[("train", 1.0)])
+    said = {"sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"}}
+    said["field_map"] = {"image": "png", "caption": "txt"}
+    (folder / ".nv-meta" / "dataset.yaml").write_text(yaml.safe_dump(said))
 
 
 def test_lancedb_streaming_data_set_gives_each_row_once_as_we_do(tmp_path: Path, catalog: spiral.Catalog) -> None:
