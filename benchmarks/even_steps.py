@@ -44,9 +44,10 @@ def drawn(count: int) -> Lengths:
     return np.minimum(np.random.default_rng(0).lognormal(6, 1.2, count).astype(np.int64) + 1, 8 * WIDTH)
 
 
-def real(count: int) -> Lengths:
+def real(count: int, packages: Path | None = None) -> Lengths:
     """Sizes of the Python files of this interpreter and its packages, four bytes a token, again and again in a fixed order."""
-    sizes = sorted(each.stat().st_size // 4 + 1 for each in Path(sysconfig.get_path("purelib")).rglob("*.py"))
+    files = (packages or Path(sysconfig.get_path("purelib"))).rglob("*.py")
+    sizes = sorted(each.stat().st_size // 4 + 1 for each in files)
     return np.random.default_rng(1).permutation(np.resize(np.array(sizes, dtype=np.int64), count))
 
 
