@@ -188,7 +188,7 @@ def _reading(root: Path, kind: CatalogTable, name: str, way_out: str) -> "Iterat
     try:
         yield
     except (SpiralError, *_WRONG) as error:
-        place = home_of(root).place(kind.name, name)
-        found = f"{cut(str(error))}{place and f' ({place})'}"
+        file = home_of(root).place(kind.name, name)
+        found = f"{cut(str(error))}{file and f' ({file})'}"
         msg = f"catalog {location_of(root)}: {kind.name.removesuffix('s')} {name!r} cannot be read: {found}. {way_out}"
         raise CatalogError(msg) from error
