@@ -216,7 +216,7 @@ class PreparedStream:
             msg = "bind: the stream is being read. Leave the loop (or close its iterator), then bind"
             raise BindError(msg)
         before, updated = run.bindings, run.bindings.updated(**bindings)
-        settle(updated, run.sample, run.collate.cost, run.collate.balance)
+        settle(updated, run.sample, run.collate.cost, run.collate.balance, run.collate.formation)
         try:
             run.bindings = updated
             run.delivery.need_bound(run.devices_here())

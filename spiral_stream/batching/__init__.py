@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.batching.formation import Setting as Setting
     from spiral_stream.batching.formation import Window as Window
     from spiral_stream.batching.packing import Packed as Packed
+    from spiral_stream.batching.shapes.one_shape import OneShape as OneShape
     from spiral_stream.batching.tail import DropPartial as DropPartial
     from spiral_stream.batching.tail import KeepPartial as KeepPartial
     from spiral_stream.batching.tail import PadPartial as PadPartial
@@ -50,6 +51,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
                 "Window",
             ],
             "batching.packing": ["Packed"],
+            "batching.shapes.one_shape": ["OneShape"],
             "batching.tail": ["DropPartial", "KeepPartial", "PadPartial", "Tail"],
             "batching.windowed": ["BucketKey", "WindowedBucket"],
         },

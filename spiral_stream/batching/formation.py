@@ -118,6 +118,9 @@ class Membership:
     filler: Int64 | None = (
         None  # [K] rows that fill the batch with a value (`PadPartial`), ascending; None: no row does
     )
+    size: tuple[int, ...] | None = (
+        None  # of its pixels: (height, width), or (frames, height, width); None: transforms say it
+    )
 
 
 @dataclass(slots=True)
@@ -233,6 +236,21 @@ class Formation(ABC):
     def leaves(self) -> bool:
         """Whether what fills no batch of a chapter waits for the lane's end; then its formers keep to `Setting.ends`."""
         return False
+
+    @property
+    def unit(self) -> int:
+        """How many batches in a row have one `Membership.size`; 1 where none has one, or each its own."""
+        return 1
+
+    def most_left(self, rows: int, streams: int) -> int:
+        """Return the most samples, or rows if they are packed, that a chapter cannot fill.
+
+        Args:
+            rows: of a whole batch.
+            streams: of the mixture; 1 without one.
+        """
+        del streams
+        return rows - 1
 
     @property
     def cuts_samples(self) -> bool:

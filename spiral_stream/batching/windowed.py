@@ -167,6 +167,11 @@ class WindowedBucket(Formation):
     def leaves(self) -> bool:
         return self.budget is None
 
+    def most_left(self, rows: int, streams: int) -> int:
+        if isinstance(self.composition, OneStream):
+            return streams * (self.composition.batches * rows - 1)
+        return rows - 1
+
     def most_tokens(self, batch_size: int) -> int | None:
         del batch_size
         return None if self.budget is None else self.budget.max_tokens

@@ -123,7 +123,7 @@ class FirstBatches:
     positions: int  # of the epoch, that the windows took
     batches: list[Membership]
     streams: list[NDArray[np.int32]]  # of each batch: the stream of each sample; with packing, of each piece
-    keys: list[tuple[NDArray[Any], ...]]  # of each batch of clips: the bucket keys of its samples
+    keys: list[tuple[NDArray[Any], ...]]  # of each batch of clips, or of one shape: the bucket keys of its samples
     tally: OversizeTally
     filtered: int  # samples that filters left out
     is_complete: bool  # whether these are all batches of the epoch
@@ -290,7 +290,8 @@ def _drawn(
             batches.append(drawn.membership)
             streams.append(drawn.samples.stream_rows.streams)
             held += len(drawn.samples)
-            if forming.formation.key_texts and any(stage.frames for stage in forming.stages.fields):
+            sized = drawn.membership.size is not None
+            if sized or (forming.formation.key_texts and any(stage.frames for stage in forming.stages.fields)):
                 forming.reader.need(epoch, drawn.samples, forming.wanted)
                 keys.append(forming.window(drawn.samples, 0).keys)
         is_complete = held < DRAWN or not every.exists(epoch, len(batches))

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.shapes.one_shape import OneShape
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import listed
 from spiral_stream.expr import Expr
@@ -182,6 +183,9 @@ def how_formed(formation: Formation) -> str:
         parts += [f"keys {', '.join(formation.key_texts)}"] if formation.keys else []
         parts += [] if formation.budget is None else [f"budget {budget_of(formation)}"]
         parts += [] if formation.composition is None else [f"composition {formation.composition}"]
+    if isinstance(formation, OneShape):
+        parts += [f"{len(formation.shapes):,} shapes by {', '.join(formation.key_texts)}"]
+        parts += [f"{formation.batches:,} batches in a row"]
     if isinstance(formation, Packed):
         parts += [formation.strategy, f"max_tokens {formation.row_text}"]
         parts += [] if formation.max_segments is None else [f"max_segments {formation.max_segments:,}"]

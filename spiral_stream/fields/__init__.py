@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.fields.boxes import Boxes as Boxes
     from spiral_stream.fields.boxes import BoxLabels as BoxLabels
     from spiral_stream.fields.boxes import KeyPoints as KeyPoints
+    from spiral_stream.fields.crop_records import CropRecord as CropRecord
+    from spiral_stream.fields.crop_records import CropTopLeft as CropTopLeft
+    from spiral_stream.fields.crop_records import OriginalSize as OriginalSize
     from spiral_stream.fields.field import Field as Field
     from spiral_stream.fields.field import FieldSpec as FieldSpec
     from spiral_stream.fields.labels import Labels as Labels
@@ -35,6 +38,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
         __name__,
         {
             "fields.boxes": ["BoxLabels", "Boxes", "KeyPoints"],
+            "fields.crop_records": ["CropRecord", "CropTopLeft", "OriginalSize"],
             "fields.field": ["Field", "FieldSpec"],
             "fields.labels": ["Labels", "ShiftedLabels"],
             "fields.list": ["List"],

@@ -11,7 +11,7 @@ from spiral_stream.batching.one_stream import least_window, need_room
 from spiral_stream.batching.windowed import MAX_WINDOW, WINDOW, WindowedBucket
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, listed, shown
-from spiral_stream.plan.nodes import Node
+from spiral_stream.plan.nodes import Node, Sample
 from spiral_stream.plan.tree import find, need, spine
 from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
 from spiral_stream.plan.verbs.mix import STREAM_ID, Mix, per_stream
@@ -71,12 +71,18 @@ def settled(
     for name, value, kind in (("formation", formation, Formation), ("composition", composition, Composition)):
         if value is not None and not isinstance(value, kind):
             way_out = (
-                "WindowedBucket(...) or Packed(...)"
+                "WindowedBucket(...), Packed(...) or OneShape(...)"
                 if kind is Formation
                 else 'StratifiedByStream("stream_id") or OneStream()'
             )
             msg = f"collate: {name}={shown(value)}. Give {way_out}, or leave it out"
             raise PlanError(msg)
+    if formation is not None and formation.unit > 1 and (lanes := need(node, Sample).assignment.lanes) > 1:
+        msg = (
+            f"collate: OneShape(batches={formation.unit}) with lanes={lanes}, whose batches take turns, so that ranks of a step "
+            "would get other shapes. Leave lanes out of the assignment"
+        )
+        raise PlanError(msg)
     if composition is not None:
         if any(isinstance(each, SampleAssembly) for each in spine(node)):
             msg = "collate: a composition after assemble, whose samples are of no stream. Drop one of them"

@@ -51,7 +51,9 @@ def worlds(step_batches: int, merge: int) -> list[int]:
     return [world for world in range(1, shares + 1) if shares % world == 0]
 
 
-def dealt(costs: Float64, world_size: int, merge: int, policy: Policy) -> Int64:
+def dealt(
+    costs: Float64, world_size: int, merge: int, policy: Policy, sizes: Sequence[tuple[int, ...] | None] = ()
+) -> Int64:
     """Return which batch stands at each place of a step.
 
     Args:
@@ -59,6 +61,7 @@ def dealt(costs: Float64, world_size: int, merge: int, policy: Policy) -> Int64:
         world_size: ranks that share the step.
         merge: batches that a rank concatenates per microstep.
         policy: how.
+        sizes: of the batches' pixels, where batches have one (`Membership.size`): batches of one size stay together.
 
     Returns:
         shape [G]: a permutation of ``range(G)``. Rank r takes places ``[r * merge, (r + 1) * merge)`` of each stripe of
@@ -66,9 +69,9 @@ def dealt(costs: Float64, world_size: int, merge: int, policy: Policy) -> Int64:
     """
     if policy == "order":
         return np.arange(len(costs), dtype=np.int64)
-    by_cost = np.lexsort((np.arange(len(costs)), -costs)).tolist()
-    totals, out = [0.0] * world_size, np.empty(len(costs), dtype=np.int64)
     values, stripe = costs.tolist(), world_size * merge
+    by_cost = np.lexsort((np.arange(len(costs)), -costs, _groups(costs, sizes, stripe))).tolist()
+    totals, out = [0.0] * world_size, np.empty(len(costs), dtype=np.int64)
     for first in range(0, len(by_cost), stripe):
         some = by_cost[first : first + stripe]
         free = [max(0, min(merge, len(some) - rank * merge)) for rank in range(world_size)]
@@ -80,6 +83,20 @@ def dealt(costs: Float64, world_size: int, merge: int, policy: Policy) -> Int64:
             taken[rank] += 1
             here[rank] += values[batch]
             totals[rank] += values[batch]
+    return out
+
+
+def _groups(costs: Float64, sizes: Sequence[tuple[int, ...] | None], stripe: int) -> Int64:
+    """Which batches stay together, shape [G]: those of one size. The costliest comes first, one that fills no stripe last."""
+    if len(set(sizes)) < 2:  # noqa: PLR2004  of one size all stay together
+        return np.zeros(len(costs), dtype=np.int64)
+    known = list(dict.fromkeys(sizes))
+    of = np.array([known.index(size) for size in sizes], dtype=np.int64)
+    count = np.bincount(of)
+    order = np.lexsort((np.arange(len(known)), -np.bincount(of, weights=costs) / count, count % stripe > 0))
+    ranked = np.empty(len(known), dtype=np.int64)
+    ranked[order] = np.arange(len(known))
+    out: Int64 = ranked[of]
     return out
 
 

@@ -15,6 +15,7 @@ Each ``check_...`` function raises `AssertionError` at the first place where its
 `check_loops`        *loops*: however a loop ends, the next one reads the next epoch
 `check_elastic`      *elastic*: any number of ranks delivers the same global batches
 `check_even_steps`   *even steps*: any number of ranks shares each optimizer step evenly
+`check_one_shape`    *one shape*: in each step, all ranks get fields of one shape
 ==================== ==========================================================================
 
 The laws of streams take a function that makes a new stream each time:
@@ -31,6 +32,7 @@ from spiral_stream.testing.streams import (
     check_elastic,
     check_even_steps,
     check_loops,
+    check_one_shape,
     check_replay,
     check_resume,
     frozen,
@@ -48,6 +50,7 @@ __all__ = [
     "check_even_steps",
     "check_formation",
     "check_loops",
+    "check_one_shape",
     "check_order",
     "check_replay",
     "check_resume",

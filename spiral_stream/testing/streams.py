@@ -4,11 +4,12 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from itertools import chain, islice
 from typing import Any, Final, ParamSpec
 
-from spiral_stream.errors import BindError, SpiralWarning
+from spiral_stream.errors import BindError, ResumeError, SpiralWarning
 from spiral_stream.host_dtypes import as_array
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.nodes import Nodes
@@ -211,6 +212,47 @@ def check_even_steps(make: MakeStream, step_batches: int, worlds: Sequence[int] 
             _check_sets(make, world, step_batches, in_order[step_batches:], state)
         if len(in_order) > step_batches:
             state = _of_rank(make, world - 1, world, step_batches // world, step_batches=step_batches)[1]
+
+
+@_unwarned
+def check_one_shape(make: MakeStream, fields: Sequence[str], worlds: Sequence[int] = (1, 2, 3, 4)) -> None:
+    """*one shape*: in each step, all ranks get fields of one shape, apart from the number of rows.
+
+    Ranks that would not are refused. A state of one world size leads the next to such steps as well, or is refused there.
+
+    Args:
+        make: returns a new stream.
+        fields: whose shapes are compared.
+        worlds: numbers of ranks to try.
+
+    Raises:
+        AssertionError: the law is broken, or no number of ranks is taken.
+    """
+    state: Any = None
+    for world in worlds:
+        try:
+            _check_shapes(make, fields, world, None)
+            if state is not None:
+                with suppress(ResumeError):
+                    _check_shapes(make, fields, world, state)
+        except BindError:
+            continue
+        state = _of_rank(make, 0, world, 3)[1]
+    assert state is not None, f"none of {worlds} ranks is taken"
+
+
+def _check_shapes(make: MakeStream, fields: Sequence[str], world: int, state: Any) -> None:
+    """Compare the shapes that all ranks get from a state on, or in an epoch."""
+    ranks = list[list[list[tuple[int, ...]]]]()
+    for rank in range(world):
+        with make() as stream:
+            stream.bind(rank=rank, world_size=world)
+            if state is not None:
+                stream.load_state_dict(json.loads(json.dumps(state)))
+            ranks.append([[as_array(batch[name]).shape[1:] for name in fields] for batch in stream])
+    for step in range(max(map(len, ranks))):
+        got = [shapes[step] for shapes in ranks if step < len(shapes)]
+        assert got.count(got[0]) == len(got), f"world size {world}: step {step} has shapes {got}"
 
 
 def _of_rank(make: MakeStream, rank: int, world: int, stop: int | None = None, **bound: Any) -> tuple[list[bytes], Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.transforms.image.color import Grayscale as Grayscale
     from spiral_stream.transforms.image.color import RandomGrayscale as RandomGrayscale
     from spiral_stream.transforms.image.crop_and_resize import CenterCrop as CenterCrop
+    from spiral_stream.transforms.image.crop_and_resize import FitToShape as FitToShape
     from spiral_stream.transforms.image.crop_and_resize import ImageTransform as ImageTransform
     from spiral_stream.transforms.image.crop_and_resize import Normalize as Normalize
     from spiral_stream.transforms.image.crop_and_resize import RandomCrop as RandomCrop
@@ -41,6 +42,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "transforms.image.color": ["ColorJitter", "GaussianBlur", "Grayscale", "RandomGrayscale"],
             "transforms.image.crop_and_resize": [
                 "CenterCrop",
+                "FitToShape",
                 "ImageTransform",
                 "Normalize",
                 "RandomCrop",

@@ -7,7 +7,7 @@ batch. Pixels are uint8 from pass to pass. A mask goes through the same steps by
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,6 +239,7 @@ class MaskProgram:
 
 _PLAIN: Final = ImageProgram((), None, "uint8", "nhwc")
 Program = ImageProgram | ImageChain | MaskProgram
+P = TypeVar("P", bound=Program)
 
 
 def as_steps(transforms: Sequence[Any]) -> tuple[Any, ...]:
@@ -349,10 +350,42 @@ def compile_mask(transforms: Sequence[Step], *, channels: int, dtype: str, layou
     return MaskProgram(tuple(parts), channels, dtype, layout)
 
 
+def programs_in(program: Program) -> tuple[ImageProgram | Link, ...]:
+    """Return the parts of a program: itself, where it has none."""
+    return (program,) if isinstance(program, ImageProgram) else program.parts
+
+
+def fits_to_batch(program: Program) -> bool:
+    """Return whether the batch says the size of what a program makes (`FitToShape`)."""
+    return any(isinstance(part, ImageProgram) and part.fits for part in programs_in(program))
+
+
+def fitted(program: P, size: tuple[int, int]) -> P:
+    """Return the program of a batch whose pixels have this (height, width), where the batch says it."""
+    if isinstance(program, ImageProgram):
+        return cast("P", program.fitted(size))
+    parts = tuple(part.fitted(size) if isinstance(part, ImageProgram) else part for part in program.parts)
+    return cast("P", replace(program, parts=parts))
+
+
+def moves_beyond_boxes(program: Program) -> str | None:
+    """Return a step after which crops, one resize and a flip do not say where pixels are from; None if there is none."""
+    for at, part in enumerate(programs_in(program)):
+        if isinstance(part, ImageProgram):
+            steps = part.steps if at else ()
+            if steps:
+                return f"{type(steps[0]).__name__} after a step that changes pixels"
+        elif isinstance(part.step, Function):
+            return f"function {part.step.name}, which may be one that"
+        elif part.step.MOVES:
+            return type(part.step).__name__
+    return None
+
+
 def random_moves(program: Program) -> list[object]:
     """Return the steps of a chain that move pixels at random."""
     out: list[object] = []
-    for part in (program,) if isinstance(program, ImageProgram) else program.parts:
+    for part in programs_in(program):
         if isinstance(part, ImageProgram):
             out += [each for each in part.steps if not each.deterministic]
         elif isinstance(part.step, PixelTransform) and part.step.MOVES and not part.step.deterministic:

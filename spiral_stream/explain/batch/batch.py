@@ -10,10 +10,12 @@ from spiral_stream.batching.budget import MAX_LIMIT
 from spiral_stream.batching.composition import OneStream
 from spiral_stream.batching.formation import Int64
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.shapes.one_shape import OneShape
 from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.batching.windowed import MAX_WINDOW, WindowedBucket
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.explain.batch.even_steps import step_facts
+from spiral_stream.explain.batch.shapes import shape_facts
 from spiral_stream.explain.clips.costs import clip_batches, sample_costs
 from spiral_stream.explain.figure import EXACT, RATIO, Figure, FigureSource, Phrase, phrase, ratio
 from spiral_stream.explain.formed import FirstBatches, begins
@@ -88,6 +90,11 @@ def _formed(subject: Subject) -> dict[str, Any]:
         out["keys"] = ", ".join(formation.key_texts) or "none: by position"
         out["budget"] = budget_of(formation)
         out["composition"] = str(formation.composition or "none")
+    if isinstance(formation, OneShape):
+        in_a_row, every = Figure(formation.batches, "batches"), Figure(len(formation.shapes), "shapes")
+        words = "the nearest of {shapes} by {keys}, {batches} batches of a shape in a row"
+        text = words.format(shapes=every, batches=in_a_row, keys=", ".join(formation.key_texts))
+        out["shape"] = Phrase(text, {"shapes": every, "batches": in_a_row})
     if isinstance(formation, Packed):
         segments = "any number of" if formation.max_segments is None else f"at most {formation.max_segments:,}"
         out["packing"] = f"{formation.strategy} into rows of {formation.row_text}, {segments} segments a row"
@@ -213,7 +220,8 @@ def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
 def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
     """Budget fill, and padding with and without buckets."""
     formation, source, out = first.formation, first.source, dict[str, Any]()
-    assert isinstance(formation, WindowedBucket)
+    if not isinstance(formation, WindowedBucket):
+        return shape_facts(subject, first)
     budget, rows = formation.budget, first.rows
     if budget is not None and budget.max_tokens is not None:
         padded = budget.count == "padded"

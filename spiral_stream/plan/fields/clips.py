@@ -14,7 +14,7 @@ from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.transforms.chain import ImageChain, as_steps, compile_chain, pixel_dtype
-from spiral_stream.transforms.image.crop_and_resize import CenterCrop, ImageTransform, RandomCrop, Resize
+from spiral_stream.transforms.image.crop_and_resize import CenterCrop, FitToShape, ImageTransform, RandomCrop, Resize
 from spiral_stream.transforms.image.image import ImageProgram
 
 LAYOUTS: Final = {"ntchw": "nchw", "nthwc": "nhwc"}  # of clips, and of their frames
@@ -49,22 +49,29 @@ def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram | ImageChain]
     """Return which frames a clip field takes, and the compiled transforms of one frame.
 
     Raises:
-        PlanError: no ``sequence_length``, transforms that do not form a legal chain, or none that fix the size.
+        PlanError: no ``sequence_length``, transforms that do not form a legal chain, or none that fix the size. A batch may say
+            both (`FitToShape`); then the number of frames is 1 here.
     """
-    if field.sequence_length is None:
+    chain = as_steps((*shorthands(field), *field.transforms))
+    fits = any(isinstance(step, FitToShape) for step in chain)
+    if field.sequence_length is None and not fits:
         msg = f"decode={field.decode!r} needs the number of frames per clip. Add sequence_length=16"
         raise PlanError(msg)
-    selection = FrameSelection(field.sequence_length, field.stride, field.random_start, cast("Short", field.short))
+    selection = FrameSelection(
+        1 if field.sequence_length is None else field.sequence_length,
+        field.stride,
+        field.random_start,
+        cast("Short", field.short),
+    )
     layout = field.layout or "ntchw"
     if layout not in LAYOUTS:
         msg = f"clips: layout {layout!r} is unknown; known are {', '.join(LAYOUTS)}"
         raise PlanError(msg)
-    chain = as_steps((*shorthands(field), *field.transforms))
     program = compile_chain(chain, dtype=pixel_dtype(field.dtype, chain), layout=LAYOUTS[layout])
-    if program.output_shape is None:
+    if program.output_shape is None and not fits:
         msg = "clips of one batch need one size. Add crop=224, or transforms=[Resize((height, width))]"
         raise PlanError(msg)
-    if isinstance(program, ImageChain) and program.head.output_shape is None:
+    if isinstance(program, ImageChain) and program.head.output_shape is None and not program.head.fits:
         msg = "clips: the first steps that change pixels need frames of one size. Put crop=224 or Resize((height, width)) first"
         raise PlanError(msg)
     return selection, program
@@ -76,7 +83,8 @@ def clip_costs(fields: Sequence[tuple[str, Field]]) -> dict[str, int]:
     for _, field in fields:
         if is_clip(field):
             selection, program = clip_parts(field)
-            assert program.output_shape is not None
+            if program.output_shape is None:  # the batch says it, and has no budget
+                continue
             costs["frames"] += selection.sequence_length
             costs["bytes"] += (
                 selection.sequence_length * prod(program.output_shape) * host_dtype(program.dtype).itemsize

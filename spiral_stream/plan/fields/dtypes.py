@@ -120,8 +120,8 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
         if field.decode in CLIPS:
             _need_semantic(field, column, H264_REF)
             selection, frames = clip_parts(field)
-            assert frames.output_shape is not None
-            shape = (selection.sequence_length, *frames.output_shape)
+            frame = frames.output_shape or _unsized(frames, 3)
+            shape = (None if field.sequence_length is None else selection.sequence_length, *frame)
             return FieldSpec(frames.dtype, shape, field.layout or "ntchw", field.device)
         if is_sound(field):
             _need_semantic(field, column, AUDIO_REF)
@@ -133,11 +133,17 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
         if is_image_list(field, column):
             return _list_spec(field, column, program)
         _need_no_list(field)
-        sized = {"nchw": (reader.channels, None, None), "nhwc": (None, None, reader.channels), "nhw": (None, None)}
-        return FieldSpec(program.dtype, program.output_shape or sized[program.layout], program.layout, field.device)
+        shape = program.output_shape or _unsized(program, reader.channels)
+        return FieldSpec(program.dtype, shape, program.layout, field.device)
     except PlanError as error:
         msg = f"collate: field {name!r}: {error}"
         raise PlanError(msg) from error
+
+
+def _unsized(program: Program, channels: int) -> tuple[int | None, ...]:
+    """The shape of an image whose size the plan does not say."""
+    shapes = {"nchw": (channels, None, None), "nhwc": (None, None, channels), "nhw": (None, None)}
+    return shapes[program.layout]
 
 
 def _need_no_list(field: Stack) -> None:

@@ -8,6 +8,7 @@ from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed, check_multiple
 from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.batching.row_exchange import RowExchange
+from spiral_stream.batching.shapes.one_shape import OneShape
 from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field
@@ -18,9 +19,10 @@ from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
 from spiral_stream.fields.step_total import StepTotal
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
-from spiral_stream.plan.fields.clips import clip_costs, shorthands
+from spiral_stream.plan.fields.clips import clip_costs, is_clip, shorthands
 from spiral_stream.plan.fields.dtypes import field_spec, field_specs, widths_of
 from spiral_stream.plan.fields.image_lists import check_counted, check_lists
+from spiral_stream.transforms.image.crop_and_resize import FitToShape
 from spiral_stream.transforms.transform import Transform
 
 
@@ -106,6 +108,9 @@ def check_balance(balance: RowExchange | None, cost: str | None, formation: Form
     if cost is None:
         msg = "collate: balance='rows' exchanges rows by cost. Say it: collate(cost='len(tokens)')"
         raise PlanError(msg)
+    if isinstance(formation, OneShape):
+        msg = "collate: balance='rows' moves rows between batches, and OneShape says which share a shape. Leave balance out"
+        raise PlanError(msg)
     composition = getattr(formation, "composition", None)
     if composition is not None:
         msg = (
@@ -166,6 +171,7 @@ def check_formation(
                 f"Use List({field.column!r}), or another formation"
             )
             raise PlanError(msg)
+    check_shapes(formation, fields)
     if formation is None:
         return
     for text in formation.key_texts:
@@ -202,6 +208,34 @@ def check_formation(
             raise PlanError(msg)
     multiple = 1 if formation.widths else common_multiple(field.multiple for field in tokens)
     formation.with_composition(None).former(Setting(0, 0, multiple, batch_size))  # refuses limits that nothing can keep
+
+
+def check_shapes(formation: Formation | None, fields: Sequence[tuple[str, Field]]) -> None:
+    """Refuse fields that follow the shape of their batch where batches have none, or say a number of frames beside it.
+
+    Raises:
+        PlanError: says which field, and what would be right.
+    """
+    has_shapes, has_frames = isinstance(formation, OneShape), isinstance(formation, OneShape) and formation.has_frames
+    for name, field in fields:
+        if not isinstance(field, Stack):
+            continue
+        fits = any(isinstance(step, FitToShape) for step in field.transforms)
+        if fits and not has_shapes:
+            msg = (
+                f"collate: field {name!r}: FitToShape follows the shape of its batch, which no formation says. Give "
+                "formation=batching.OneShape([(height, width), ...])"
+            )
+            raise PlanError(msg)
+        if is_clip(field) and fits and has_frames != (field.sequence_length is None):
+            msg = (
+                f"collate: field {name!r}: sequence_length={field.sequence_length}, and shapes of OneShape say the frames of "
+                "a batch. Leave sequence_length out, or give shapes of (height, width)"
+                if has_frames
+                else f"collate: field {name!r}: nobody says how many frames a clip has. Give sequence_length, or shapes of "
+                "(frames, height, width)"
+            )
+            raise PlanError(msg)
 
 
 def _check_widths(formation: Formation, tokens: Sequence[SequenceField]) -> None:

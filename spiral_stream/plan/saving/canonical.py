@@ -15,10 +15,12 @@ from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.row_exchange import RowExchange
+from spiral_stream.batching.shapes.one_shape import OneShape
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
+from spiral_stream.fields.crop_records import CropRecord, CropTopLeft, OriginalSize
 from spiral_stream.fields.labels import LabelField, Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
@@ -95,8 +97,18 @@ VALUES: Final = {
         *(ExpandedRange, GlobalShuffle, HashBucketed, Sequential, ShardAwareShuffle, ShuffleBuckets),
         *(Weighted, WindowShuffle, WithReplacement, WithinShards),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
-        *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed, RowExchange),
-        *(Boxes, BoxLabels, KeyPoints, Patches, PatchGrid, PatchMask, StepTotal),
+        *(
+            mix.Part,
+            WindowedBucket,
+            BucketKey,
+            BatchBudget,
+            StratifiedByStream,
+            OneStream,
+            OneShape,
+            Packed,
+            RowExchange,
+        ),
+        *(Boxes, BoxLabels, KeyPoints, CropRecord, CropTopLeft, OriginalSize, Patches, PatchGrid, PatchMask, StepTotal),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, ChatTemplate, Tokenize),
         *(
             images.RandomResizedCrop,
@@ -104,7 +116,7 @@ VALUES: Final = {
             images.RandomCrop,
             images.CenterCrop,
         ),
-        *(images.Resize, images.Normalize, CenterCropDown),
+        *(images.Resize, images.FitToShape, images.Normalize, CenterCropDown),
         *PIXEL_TRANSFORMS.values(),
         *(Torchvision, Albumentations),
     )

@@ -7,8 +7,10 @@ from typing import Any, final
 
 from spiral_stream import params
 from spiral_stream.arguments import as_integer
+from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.row_exchange import RowExchange
-from spiral_stream.cursor import LAST_EPOCH
+from spiral_stream.batching.shapes.one_shape import OneShape
+from spiral_stream.cursor import LAST_EPOCH, Segment
 from spiral_stream.errors import BindError, PlanError, ResumeError, shown
 from spiral_stream.plan.checks import device_name
 from spiral_stream.plan.nodes import Sample
@@ -158,6 +160,7 @@ class Bound:
     ranks_per_node: int | None = None  # where the nodes get lanes of their own
     epochs: int | None = None  # of the whole run, from epoch 0 on, if it says so
     deal: StepDeal | None = None  # of optimizer steps, if the run says how many batches one has
+    unit: int = 1  # batches in a row that have one shape
 
     @property
     def shape(self) -> tuple[int, int, StepDeal | None]:
@@ -180,7 +183,13 @@ class Bound:
         return self.rank if self.ranks_per_node is None else self.nodes.turn_of(self.rank)
 
 
-def settle(bindings: Bindings, sample: Sample, cost: str | None = None, exchange: RowExchange | None = None) -> Bound:
+def settle(
+    bindings: Bindings,
+    sample: Sample,
+    cost: str | None = None,
+    exchange: RowExchange | None = None,
+    formation: Formation | None = None,
+) -> Bound:
     """Fill in the defaults: the plan's integers, ``torch.distributed``, the environment, then 0 of 1.
 
     Args:
@@ -188,6 +197,7 @@ def settle(bindings: Bindings, sample: Sample, cost: str | None = None, exchange
         sample: of the plan.
         cost: of its samples, if the plan says one.
         exchange: between which batches the plan exchanges rows; it says how many an optimizer step has.
+        formation: of the plan.
 
     Raises:
         BindError: rank and world size contradict each other, or contradict the plan; or ranks cannot share a step evenly.
@@ -215,6 +225,7 @@ def settle(bindings: Bindings, sample: Sample, cost: str | None = None, exchange
         ranks_per_node=bindings.ranks_per_node,
         epochs=bindings.epochs,
         deal=_deal(bindings, cost, exchange),
+        unit=1 if formation is None else formation.unit,
     )
     if settled.rank >= settled.world_size:
         msg = (
@@ -225,6 +236,7 @@ def settle(bindings: Bindings, sample: Sample, cost: str | None = None, exchange
     if settled.ranks_per_node is not None:
         need_lanes(settled.world_size, settled.ranks_per_node, settled.merge, sample.assignment.lanes)
     _need_even(settled)
+    _need_one_shape(settled, formation)
     return settled
 
 
@@ -284,6 +296,51 @@ def _need_even(bound: Bound) -> None:
             f"multiple of {share:,}, such as {-(-bound.steps // share) * share:,}"
         )
         raise BindError(msg)
+
+
+def _need_one_shape(bound: Bound, formation: Formation | None) -> None:
+    """Refuse ranks of which some would get another shape than others in a step.
+
+    Raises:
+        BindError: says which numbers of ranks would not.
+    """
+    if not isinstance(formation, OneShape):
+        return
+    group, unit = bound.world_size * bound.merge, bound.unit
+    if bound.merge > unit or unit % bound.merge or (unit > 1 and unit % group):
+        fitting = worlds(unit, bound.merge)
+        merged = "" if bound.merge == 1 else f" with merge={bound.merge:,}"
+        can = (
+            f"{', '.join(f'{each:,}' for each in fitting)} ranks can{merged}"
+            if fitting
+            else f"no number of ranks can{merged}"
+        )
+        msg = (
+            f"bind: {bound.world_size:,} ranks{merged} would not get one shape in each step, since OneShape(batches={unit:,}) "
+            f"has that many batches of a shape in a row; {can}. Bind one of these, or plan with batches={group:,} or a multiple"
+        )
+        raise BindError(msg)
+
+
+def need_unit_border(bound: Bound, begun: Segment) -> None:
+    """Refuse to go on from inside a row of batches of one shape where the ranks' steps would reach beyond it.
+
+    Args:
+        bound: the run's ranks.
+        begun: the segment with which they go on.
+
+    Raises:
+        ResumeError: says where they can go on.
+    """
+    if bound.unit > 1 and begun.first_batch % begun.group:
+        unit, at = bound.unit, begun.first_batch
+        msg = (
+            f"resume: {bound.world_size:,} ranks go on from batch {at:,} of epoch {begun.epoch:,}, and steps of {begun.group:,} "
+            f"batches from there would mix shapes: rows of {unit:,} batches of one shape begin at multiples of {unit:,}. Save at "
+            f"batch {at // unit * unit:,} or {-(-at // unit) * unit:,}, go on with as many ranks as before, or let states stand "
+            f"at such borders: bind(step_batches={unit:,})"
+        )
+        raise ResumeError(msg)
 
 
 def need_known_seed(order: Order, bound: Bound) -> None:

@@ -258,10 +258,11 @@ class BatchBuilder:
         later: bool,
     ) -> Pending:
         drawn, samples, count = found.drawn, found.drawn.samples, sum(found.counts)
+        shape = drawn.membership
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
         keys = self._reader.random_keys(epoch, samples) if self._fields.draws else np.zeros(count, dtype=np.uint64)
-        following = self._fields.nothing_follows or BatchFollowers(self._fields.followers, count, keys)
-        draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following, self._filling)
+        following = self._fields.nothing_follows or BatchFollowers(self._fields.followers, count, keys, shape.size)
+        draft = Draft(samples, shape, keys, refusals, pool, fields, following, self._filling)
         try:
             draft.listed += self._gathered.fill(found, fields)
             if later:

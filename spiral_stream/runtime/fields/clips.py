@@ -9,7 +9,7 @@ built.
 
 import ctypes
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, final
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.batching.shapes.one_shape import OneShape
 from spiral_stream.cache.kinds.clip_bytes import FetchedClip, clip_bytes
 from spiral_stream.cache.kinds.clip_layout import Clips
 from spiral_stream.cache.kinds.clips import ClipKind, OpenedClip
@@ -27,7 +28,7 @@ from spiral_stream.decoders.limits import CLIPS, SampleLimits, need_frames, need
 from spiral_stream.decoders.video.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.video.video import decode, to_rgb
 from spiral_stream.decoders.video.video_index import VideoIndex
-from spiral_stream.errors import DataError, SourceError, anew, renumbered
+from spiral_stream.errors import DataError, PlanError, SourceError, anew, renumbered
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.plan.fields.clips import TIMES, clip_parts, is_clip, limits_of
@@ -72,6 +73,7 @@ class LookedUpClips:
     rows: list[int]  # place in the table below; -1 for clips in the cache
     table: pa.Table  # [M] references of the other clips, and times if the relation has them
     located: list[Located | SourceError]  # [M] files of originals
+    selection: FrameSelection  # of their frames
 
 
 @final
@@ -110,6 +112,7 @@ class ClipStage(PixelStage):
     selection: FrameSelection
     limits: SampleLimits  # per sample
     sources: tuple[ClipSource, ...]  # one per stream
+    as_long_as_batch: bool = False  # whether the batch says how many frames; then the selection has the most of any
 
     @classmethod
     def of(cls, name: str, field: Field, spec: FieldSpec, lowering: Lowering) -> FieldStage | None:
@@ -118,17 +121,23 @@ class ClipStage(PixelStage):
             return None
         need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
         selection, program = clip_parts(field)
+        formation, longest = lowering.collate.formation, field.sequence_length is None
+        if longest and isinstance(formation, OneShape):
+            selection = replace(selection, sequence_length=max(shape[0] for shape in formation.shapes))
         limits, payloads, sources = limits_of(field, CLIPS), lowering.payloads(name, field.column), list[ClipSource]()
         for payload, profile in zip(payloads, lowering.profiles(field.column), strict=True):
             relation, column = payload.relation.entry.name, payload.column
             timed = set(TIMES) <= set(payload.relation.schema.names)
             index, frames = lowering.cached(payload, IndexKind(relation, column, timed)), None
+            if isinstance(profile, Frames) and longest:
+                msg = f"collate: field {name!r}: a cache of Frames holds one number of frames per clip. Leave the cache out"
+                raise PlanError(msg)
             if isinstance(profile, Frames):
                 frames = lowering.cached(payload, ClipKind(relation, column, selection, profile, timed, limits))
             sources.append(ClipSource(index, frames))
         caches = tuple(each.built for each in sources)
         return cls(
-            *(name, field.column, spec, program, field.view, selection, limits, tuple(sources)),
+            *(name, field.column, spec, program, field.view, selection, limits, tuple(sources), longest),
             payloads=payloads,
             caches=caches,
         )
@@ -177,7 +186,7 @@ class ClipFeed:
 
     def __init__(self, stage: ClipStage, k: int, metrics: Metrics, index_of: IndexOf) -> None:
         source, index = stage.sources[k], stage.sources[k].index
-        self._relation, self._metrics, self._selection = index.payload.relation, metrics, stage.selection
+        self._relation, self._metrics = index.payload.relation, metrics
         self.rows = RowsAhead(self._relation)
         self._limits = stage.limits
         self._name = self._relation.entry.name
@@ -197,8 +206,8 @@ class ClipFeed:
         """Return the rows that the cache of clips does not have."""
         return ordinals[[each is None for each in self._stored(self._cache, ordinals)]]
 
-    def find(self, rows: UInt64) -> LookedUpClips:
-        """Look up P clips by ordinal. Reads references and times, but no payload.
+    def find(self, rows: UInt64, selection: FrameSelection) -> LookedUpClips:
+        """Look up P clips by ordinal, of which these frames are wanted. Reads references and times, but no payload.
 
         Raises:
             SourceError: the relation cannot be read.
@@ -219,7 +228,7 @@ class ClipFeed:
                 index = index if self._kind else self._stored(self._index, rows)
                 located = [self._locate(table[self._column], row) for row in range(len(missing))]
         self._metrics.add(cached_rows=len(rows) - len(missing), source_rows=len(missing))
-        return LookedUpClips(stored, index, at.tolist(), table, located)
+        return LookedUpClips(stored, index, at.tolist(), table, located, selection)
 
     def fetching(self, found: LookedUpClips, part: list[int], keys: UInt64) -> "Fetch | None":
         """Return what fetches the packets that `render` decodes; None where nothing comes over a network.
@@ -324,7 +333,7 @@ class ClipFeed:
 
         def choose(index: VideoIndex) -> Int64:
             segment = segment_of(index.times_F, index.duration, start, duration)
-            chosen.append(self._selection.choose(index.times_F, segment, draw))
+            chosen.append(found.selection.choose(index.times_F, segment, draw))
             need_pixels(located.name, index.height, index.width, self._limits.pixels)
             return np.unique(chosen[-1][0])
 
@@ -437,12 +446,15 @@ class ClipField(PayloadField):
 
     def start(self, draft: Draft) -> None:
         """See `PayloadField`."""
-        name, program, keys = self.name, draft.filling.programs[self.name], view_keys(draft.keys, self._stage.view)
+        name, program, keys = self.name, draft.program(self.name), view_keys(draft.keys, self._stage.view)
         assert not isinstance(program, MaskProgram)
-        assert program.output_shape is not None  # the plan fixes a clip's size
-        out = draft.pixels(name, (self._stage.frames, *program.output_shape))
+        assert program.output_shape is not None  # the plan fixes a clip's size, or the batch
+        selection, size = self._stage.selection, draft.shape.size
+        if self._stage.as_long_as_batch and size is not None:
+            selection = replace(selection, sequence_length=size[0])
+        out = draft.pixels(name, (selection.sequence_length, *program.output_shape))
         with blaming(draft.filling.stages, draft.samples, 0):
-            found_clips = self.find(draft.samples.stream_rows, keys)
+            found_clips = self.find(draft.samples.stream_rows, keys, selection)
 
         def piece(feed: ClipFeed, found: LookedUpClips, part: list[int], rows: Int64, held: Any) -> None:
             def render(a: int, b: int) -> None:
@@ -457,20 +469,22 @@ class ClipField(PayloadField):
         """See `PayloadField`: the frames that the batch will draw."""
         samples, fixed = coming.samples, self._stage.selection.deterministic
         far = self.far(samples.stream_rows)
-        if not len(far) or (coming.keys is None and not fixed):
+        if not len(far) or (coming.keys is None and not fixed) or self._stage.as_long_as_batch:
             return
         own = Samples(samples.stream_rows.take(far), samples.parts[far], samples.origins[far])
         keys = np.zeros(len(far), dtype=np.uint64) if fixed or coming.keys is None else coming.keys(own)
-        yield from (
-            fetch for _, fetch in self.find(own.stream_rows, view_keys(keys, self._stage.view)) if fetch is not None
-        )
+        found = self.find(own.stream_rows, view_keys(keys, self._stage.view), self._stage.selection)
+        yield from (fetch for _, fetch in found if fetch is not None)
 
-    def find(self, stream_rows: StreamRows, keys: UInt64) -> list[tuple[Task, Fetch | None]]:
+    def find(
+        self, stream_rows: StreamRows, keys: UInt64, selection: FrameSelection | None = None
+    ) -> list[tuple[Task, Fetch | None]]:
         """Look up a batch's clips.
 
         Args:
             stream_rows: of P samples.
             keys: shape [P], uint64: their random keys.
+            selection: of their frames; None takes the plan's.
 
         Returns:
             each task, and what `ClipFeed.fetching` gives for it.
@@ -478,7 +492,7 @@ class ClipField(PayloadField):
         pieces = []
         for k, where in split(stream_rows):
             feed = self._feeds[k]
-            found = feed.find(self.payloads[k].ordinals(stream_rows.rows[where]))
+            found = feed.find(self.payloads[k].ordinals(stream_rows.rows[where]), selection or self._stage.selection)
             for first in range(0, len(where), feed.task_clips):
                 part = list(range(first, min(first + feed.task_clips, len(where))))
                 rows = where[part]

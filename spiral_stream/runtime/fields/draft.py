@@ -20,7 +20,7 @@ from spiral_stream.runtime.fields.geometry import BatchFollowers
 from spiral_stream.runtime.fields.size import room
 from spiral_stream.runtime.slots import Slots
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.transforms.chain import Program
+from spiral_stream.transforms.chain import Program, fitted
 
 TASK_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
 
@@ -71,9 +71,17 @@ class Draft:
     listed: int = 0  # bytes of the fields that are lists
     layouts: list[SequenceLayout] = field(default_factory=list)  # where its token sequences lie
 
+    def program(self, name: str) -> Program:
+        """Return what is done to the pixels of a field of this batch."""
+        program, size = self.filling.programs[name], self.shape.size
+        return program if size is None else fitted(program, (size[-2], size[-1]))
+
     def pixels(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Make the array of a field of pixels, of this shape per sample."""
-        out = self.filling.rows((len(self.samples), *shape), self.filling.programs[name].dtype)
+        take = (
+            self.filling.rows if self.shape.size is None else self.filling.items
+        )  # else each shape has slots of its own
+        out = take((len(self.samples), *shape), self.filling.programs[name].dtype)
         self.fields[name] = out
         return out
 

@@ -5,24 +5,86 @@ done, masks are compared with their images, and what was moved becomes arrays.
 """
 
 from collections.abc import Callable
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError
+from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields.boxes import Boxes, BoxLabels, Following, KeyPoints, padded
-from spiral_stream.planner.field_stages import PlainStage
+from spiral_stream.fields.crop_records import OfCrop
+from spiral_stream.fields.field import Field, FieldSpec, named
+from spiral_stream.fields.stack import Stack
+from spiral_stream.plan.fields.clips import is_clip
+from spiral_stream.plan.fields.dtypes import image_parts
+from spiral_stream.planner.field_stages import FieldStage, Lowering, PlainStage
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.bad_samples import BatchRefusals
 from spiral_stream.runtime.fields.pixels import PixelStage, mask_pairs, pixel_stages
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
-from spiral_stream.transforms.chain import MaskProgram
+from spiral_stream.semantic import is_list
+from spiral_stream.transforms.chain import ImageChain, MaskProgram, fitted, moves_beyond_boxes
 from spiral_stream.transforms.geometry import move_boxes, move_points
+from spiral_stream.transforms.image.image import ImageProgram
 
 Sizes = NDArray[np.int32]  # [P, 2] height and width
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordStage(FieldStage):
+    """A field that says what was cut out of an image, which `BatchFollowers` makes."""
+
+    FILLED: ClassVar[bool] = True
+
+    field: OfCrop
+    image: str  # the field of the image
+
+    @classmethod
+    def of(cls, name: str, field: Field, spec: FieldSpec, lowering: Lowering) -> FieldStage | None:
+        """See `FieldStage`.
+
+        Raises:
+            PlanError: it is not clear which image is meant, or numbers do not say where its pixels are from.
+        """
+        if not isinstance(field, OfCrop):
+            return None
+        where = f"collate: field {name!r}: {named(field)}"
+        images = {
+            at: each
+            for at, each in lowering.collate.fields
+            if isinstance(each, Stack) and each.decode and each.column == field.column
+        }
+        chosen = [at for at in images if field.of in (None, at)]
+        if len(chosen) != 1:
+            found = f"of={field.of!r}, which does not" if field.of else "several fields, which all"
+            msg = f"{where}: {found} decode the column. Name one of them: of={next(iter(images))!r}"
+            raise PlanError(msg)
+        image = images[chosen[0]]
+        if is_clip(image) or image.interpolation == "nearest" or is_list(lowering.have.field(field.column).type):
+            msg = f"{where}: it is of images, one per row; {chosen[0]!r} holds clips, lists or masks. Leave it out"
+            raise PlanError(msg)
+        if any(profile.changes_pixels for profile in lowering.profiles(field.column)):
+            msg = (
+                f"{where}: the cache of the column holds images in another size than the originals. Cache it as "
+                "profiles.Original() or Raw(), or leave the field out"
+            )
+            raise PlanError(msg)
+        moved = moves_beyond_boxes(image_parts(image)[1])
+        if moved is not None:
+            msg = (
+                f"{where}: {moved} moves pixels in another way than a crop, a resize and a flip. Leave one of them out"
+            )
+            raise PlanError(msg)
+        return cls(name, field.column, spec, field, chosen[0])
+
+    @property
+    def when(self) -> str:
+        """See `FieldStage`."""
+        return f"with the boxes of {self.image};"
 
 
 @final
@@ -31,10 +93,12 @@ class Followers:
 
     def __init__(self, stages: Stages) -> None:
         self.images = {stage.name: stage for stage in pixel_stages(stages) if stage.FOLLOWED}
+        self.records = stages.of(RecordStage)
         self.fields = {stage.name: stage for stage in stages.plains if isinstance(stage.field, Following)}
         self.masks = mask_pairs(stages)
         self.lists = {name for name, stage in self.images.items() if stage.LISTED}
         self.wanted = {*(self._image_of(each) for each in self.fields.values()), *self.masks, *self.masks.values()}
+        self.wanted |= {each.image for each in self.records}
 
     def of(self, image: str) -> list[PlainStage]:
         """Return the boxes and points that follow an image, and then the labels of these boxes."""
@@ -51,8 +115,8 @@ class Followers:
 class BatchFollowers:
     """What follows the images of one batch. Pieces of rows are filled in by several threads."""
 
-    def __init__(self, followers: Followers, count: int, keys: UInt64) -> None:
-        self._followers, self._keys = followers, keys
+    def __init__(self, followers: Followers, count: int, keys: UInt64, size: tuple[int, ...] | None = None) -> None:
+        self._followers, self._keys, self._size = followers, keys, size
         self._values: dict[str, pa.Array] = {}
         self._sizes = {name: np.zeros((count, 2), np.int32) for name in followers.wanted}
         self._rows: dict[str, list[Any]] = {name: [None] * count for name in followers.fields}
@@ -84,7 +148,10 @@ class BatchFollowers:
         Raises:
             DataError: a mask has another size than its image, and the plan says ``"raise"``.
         """
-        if not self._followers.masks and not self._followers.fields:  # asking for the good rows takes 20 us
+        followers = self._followers
+        if (
+            not followers.masks and not followers.fields and not followers.records
+        ):  # asking for the good rows takes 20 us
             return
         for mask, image in self._followers.masks.items():
             compared = self._compared_lists if mask in self._lists else self._compared
@@ -95,6 +162,34 @@ class BatchFollowers:
             assert isinstance(stage.field, Following)
             assert stage.spec.dtype is not None
             fields[name] = padded(stage.field, rows, stage.spec.dtype)
+        records: dict[str, NDArray[np.int64]] = {}
+        for record in self._followers.records:
+            if record.image not in records:
+                records[record.image] = self._record(self._followers.images[record.image])
+            sizes = self._sizes[record.image].astype(np.int64)
+            fields[record.name] = record.field.values(sizes, records[record.image]).astype(record.spec.dtype)
+
+    def _record(self, image: PixelStage) -> NDArray[np.int64]:
+        """What is cut out of each image, shape [B, 9]; of one that is refused, anything."""
+        program = self._program(image)
+        head = program if isinstance(program, ImageProgram) else program.head
+        sizes = np.maximum(self._sizes[image.name], 1)
+        refused = self._sizes[image.name][:, 0] == 0
+        if refused.any() and not refused.all():
+            sizes[refused] = sizes[np.flatnonzero(~refused)[0]]
+        at = head.geometries(sizes[:, 0], sizes[:, 1], view_keys(self._keys, image.view))
+        parts = (
+            at.top,
+            at.left,
+            at.height,
+            at.width,
+            at.resized_h,
+            at.resized_w,
+            at.window_top,
+            at.window_left,
+            at.flip,
+        )
+        return np.stack([part.astype(np.int64) for part in parts], axis=1)
 
     def _work(self, stage: PlainStage, image: str) -> Callable[[int, int], None]:
         one = self._labels if isinstance(stage.field, BoxLabels) else self._geometry
@@ -112,8 +207,7 @@ class BatchFollowers:
         return work
 
     def _geometry(self, stage: PlainStage, image: PixelStage, row: int) -> None:
-        field, program = stage.field, image.program
-        assert not isinstance(program, MaskProgram)
+        field, program = stage.field, self._program(image)
         height, width = self._sizes[image.name][row].tolist()
         key = view_keys(self._keys[row : row + 1], image.view)[0]
         if isinstance(field, Boxes):
@@ -130,6 +224,11 @@ class BatchFollowers:
         if field.outside == "nan":
             points[((points < 0) | (points >= [wide, high])).any(axis=1)] = np.nan
         self._rows[stage.name][row] = points.astype(np.float32)
+
+    def _program(self, image: PixelStage) -> ImageProgram | ImageChain:
+        """What is done to the pixels of an image of this batch."""
+        assert not isinstance(image.program, MaskProgram)
+        return image.program if self._size is None else fitted(image.program, (self._size[-2], self._size[-1]))
 
     def _labels(self, stage: PlainStage, image: PixelStage, row: int) -> None:
         del image

@@ -362,7 +362,7 @@ class ImageField(PayloadField):
 
     def start(self, draft: Draft) -> None:
         """See `PayloadField`."""
-        program, at_rows = draft.filling.programs[self.name], draft.samples.stream_rows
+        program, at_rows = draft.program(self.name), draft.samples.stream_rows
         if program.output_shape is None:
             all_of_it = partial(self.fetch, at_rows) if self.waits(at_rows) else None
             near = self.near(draft.pool, at_rows)
@@ -386,7 +386,7 @@ class ImageField(PayloadField):
 
     def _fill_unsized(self, draft: Draft, held: list[Held] | None) -> None:
         """Fill a field whose size is that of its images: all of them are read before there is an array."""
-        program, at_rows = draft.filling.programs[self.name], draft.samples.stream_rows
+        program, at_rows = draft.program(self.name), draft.samples.stream_rows
         count = len(at_rows)
         pixels: list[Any] = [None] * count
 

@@ -247,10 +247,7 @@ class Forming:
     @property
     def most_left(self) -> int:
         """The most samples, or rows if they are packed, that a chapter cannot fill; the epoch's end too."""
-        composition = self.formation.composition if isinstance(self.formation, WindowedBucket) else None
-        if isinstance(composition, OneStream):
-            return len(self.stages.streams) * (composition.batches * self.rows - 1)
-        return self.rows - 1
+        return self.formation.most_left(self.rows, len(self.stages.streams))
 
     def batches_of(self, epoch: int, lane: int) -> int:
         """Return the whole batches of a lane; counts are arithmetic."""

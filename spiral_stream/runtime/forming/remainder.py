@@ -77,7 +77,9 @@ def filled(
         lengths = np.concatenate((batch.lengths, other.lengths[at]))
     if batch.packing is None or other.packing is None:
         width = 0 if lengths is None else int(padded(lengths.max(), multiple))
-        return Membership(samples, rows, width, lengths, filler=np.arange(batch.rows, rows) if blank else None)
+        return Membership(
+            samples, rows, width, lengths, filler=np.arange(batch.rows, rows) if blank else None, size=batch.size
+        )
     begins = np.repeat(np.arange(batch.rows, rows), [len(each) for each in taken])
     packing = Packing.concat([batch.packing, replace(other.packing.take(at), rows=begins)])
     return Membership(samples, rows, batch.width, lengths, packing)

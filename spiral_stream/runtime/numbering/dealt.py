@@ -170,7 +170,8 @@ class Dealer:
         deal = segment.deal
         known = self._costs is not None and deal is not None
         costs = self._costs.of(epoch, drawn) if self._costs is not None and known else np.zeros(len(drawn))
-        order = dealt(costs, segment.world_size, segment.merge, "order" if deal is None else deal.policy)
+        policy, sizes = "order" if deal is None else deal.policy, [each.membership.size for each in drawn]
+        order = dealt(costs, segment.world_size, segment.merge, policy, sizes)
         totals = {text: each.total(epoch, drawn) for text, each in self._totals.items()}
         return DealtStep(first, order, costs, sum(len(each.samples) for each in drawn), segment, totals)
 

@@ -7,6 +7,7 @@ from typing import final
 import numpy as np
 
 from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream.errors import StreamError
 from spiral_stream.runtime.columns.samples import Int64, Lost, Samples
 
 
@@ -39,7 +40,11 @@ def joined(drawn: Sequence[Drawn]) -> Drawn:
     samples = Samples.concat([each.samples for each in drawn])
     fillers = [part.filler + begin for part, begin in zip(parts, rows, strict=False) if part.filler is not None]
     filler = np.concatenate(fillers) if fillers else None
-    return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing, filler))
+    sizes = {part.size for part in parts}
+    if len(sizes) > 1:
+        msg = f"merge: batches of {len(sizes)} shapes cannot be delivered as one. Give OneShape(batches=) a multiple of merge"
+        raise StreamError(msg)
+    return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing, filler, parts[0].size))
 
 
 def part_of(membership: Membership, left: Int64) -> Membership:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from spiral_stream.batching.formation import Membership
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.shapes.one_shape import OneShape
 from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.errors import PlanError, StreamError, shown
 from spiral_stream.integrity.blocks import sound
@@ -174,13 +175,13 @@ class OneSample(BatchStore):
         """
         collate = need(stages.plan, Collate)
         changed = next((m for m in stages.maps if isinstance(m, SampleFilter | SampleFlatMap | SampleAssembly)), None)
-        packed = isinstance(collate.formation, Packed)
+        packed = isinstance(collate.formation, Packed | OneShape)
         if changed is not None or packed:
-            found = (
-                "packs samples into rows"
-                if changed is None
-                else f"has {changed.VERB}, which decides what samples there are"
-            )
+            found = "packs samples into rows"
+            if changed is not None:
+                found = f"has {changed.VERB}, which decides what samples there are"
+            elif isinstance(collate.formation, OneShape):
+                found = "cuts samples to the shape of their batch"
             msg = (
                 f"sample: the plan {found}. Ask for a whole batch, batch(number), or for rows: order(epoch).rows([...])"
             )

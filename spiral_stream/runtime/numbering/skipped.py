@@ -74,6 +74,7 @@ class SkipRequest:
         if len(numbers):
             _need_ahead(numbers, since, epoch, numbering)
             skips = skips.with_batches(epoch, numbers)
+            _need_units(skips, epoch, stages)
         if is_table(self.identities):
             return self._with_table(skips, since, identities_of(stages, as_table(self.identities, stages)), keep)
         samples = [_named(stages, identity) for identity in _listed(self.identities, "identities", '["a-17"]')]
@@ -154,6 +155,23 @@ def _need_ahead(numbers: Int64, since: tuple[int, int], epoch: int, numbering: R
     if most is not None and last >= most:
         msg = f"skip: epoch {epoch:,} has {most:,} batches, so there is no batch {last:,}. Give numbers below that"
         raise StreamError(msg)
+
+
+def _need_units(skips: Skips, epoch: int, stages: Stages) -> None:
+    """Refuse to skip a part of batches of one shape: all after them would move up, so that ranks would get other shapes.
+
+    Raises:
+        StreamError: names the batches that go together.
+    """
+    unit = 1 if stages.formation is None else stages.formation.unit
+    for at, first, count in skips.batches if unit > 1 else ():
+        stop = first + count
+        if at == epoch and (first % unit or stop % unit):
+            msg = (
+                f"skip: batches {first:,} to {stop - 1:,}, and OneShape(batches={unit}) delivers {unit} of one shape in a row. "
+                f"Skip all of them: batches=range({first // unit * unit}, {-(-stop // unit) * unit})"
+            )
+            raise StreamError(msg)
 
 
 def _named(stages: Stages, identity: Any) -> tuple[str, tuple[Value, ...]]:

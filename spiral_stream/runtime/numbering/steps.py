@@ -13,7 +13,7 @@ from spiral_stream.batching import tail
 from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.errors import ResumeError, SpiralError, StreamError, warn
-from spiral_stream.planner.binding.bindings import Bound
+from spiral_stream.planner.binding.bindings import Bound, need_unit_border
 from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 from spiral_stream.sampling.assignment import batches_of
@@ -201,9 +201,10 @@ def entered(numbering: RunBatches, epoch: int, cursor: Cursor, bound: Bound) -> 
         bound: the run's world size and merge.
 
     Raises:
-        ResumeError: the cursor lies after the end of its epoch.
+        ResumeError: the cursor lies after the end of its epoch, or inside batches of one shape that ranks would not share.
     """
     start = cursor.enter(*bound.shape)
+    need_unit_border(bound, start.segments[-1])
     if start.batch == 0 or Steps(numbering, epoch, start, bound.turn).there(start.step):
         return start
     need_inside(numbering, epoch, cursor)

@@ -146,7 +146,7 @@ class StreamRun:
         Raises:
             BindError: rank and world size contradict each other, or contradict the plan.
         """
-        return settle(self.bindings, self.sample, self.collate.cost, self.collate.balance)
+        return settle(self.bindings, self.sample, self.collate.cost, self.collate.balance, self.collate.formation)
 
     def numbering(self) -> RunBatches:
         """Return which samples form which batch."""

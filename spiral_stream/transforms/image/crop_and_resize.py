@@ -18,9 +18,9 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import class_door, is_number
+from spiral_stream.arguments import check, class_door, is_number, one_of
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.transforms.image.placement import Placement, portable_exp, sized_to_shorter
+from spiral_stream.transforms.image.placement import Placement, portable_exp, sized_to_cover, sized_to_shorter
 from spiral_stream.transforms.transform import Transform, checked_chance, checked_range, checked_size, plain
 
 # B images of a batch; one-dimensional arrays are [B]
@@ -320,13 +320,94 @@ class RandomCrop(ImageTransform):
 
     def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
         room_h, room_w = _room("RandomCrop", at, self.size)
-        u = draw(2)
-        top, left = np.floor(u[:, 0] * (room_h + 1)).astype(np.int64), np.floor(u[:, 1] * (room_w + 1)).astype(np.int64)
-        return _window(at, self.size, top, left, resized=resized)
+        return _window(at, self.size, *_drawn_corner(draw(2), room_h, room_w), resized=resized)
 
     def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         del size
         return _pair(self.size)
+
+
+@dataclass(frozen=True)
+class _Covering(ImageTransform):
+    """Resize until an image covers a size, and crop what stands out; a subclass says the size, or that the batch does."""
+
+    NAME: ClassVar[str] = "fit_to_shape"
+    RESIZES: ClassVar[bool] = True
+
+    crop: str = "center"
+
+    @property
+    def deterministic(self) -> bool:
+        return self.crop != "random"
+
+    @property
+    def target(self) -> tuple[int, int] | None:
+        """Height and width; None before a batch says them."""
+        return None
+
+    def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
+        del resized  # `compile_image` refuses a second resize
+        assert self.target is not None
+        high, wide = self.target
+        if self.crop == "none":
+            return at.resize(np.full_like(at.height, high), np.full_like(at.width, wide))
+        at = at.resize(*sized_to_cover(at.height, at.width, self.target))
+        room_h, room_w = at.window_h - high, at.window_w - wide
+        if self.crop == "center":
+            return _window(at, self.target, CenterCrop.half(room_h), CenterCrop.half(room_w), resized=True)
+        return _window(at, self.target, *_drawn_corner(draw(2), room_h, room_w), resized=True)
+
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        del size
+        return self.target
+
+
+@final
+@class_door(PlanError)
+@dataclass(frozen=True)
+class FitToShape(_Covering):
+    """Resize and crop to the shape of the batch, which `batching.OneShape` says.
+
+    The image is resized until it covers the shape, with its aspect ratio, and what stands out is cropped.
+
+    Args:
+        crop: ``"center"``, ``"random"`` for a crop that is drawn for each sample, or ``"none"`` to crop nothing: then the
+            image is stretched to the shape.
+
+    Raises:
+        PlanError: ``crop`` is none of these.
+
+    Examples:
+        >>> steps = [spiral.transforms.FitToShape(crop="random"), spiral.RandomHorizontalFlip()]
+        >>> image = spiral.Stack("image", decode="jpeg", transforms=steps)
+        >>> formed = spiral.batching.OneShape([(16, 16), (16, 24)], height="width // 2")
+        >>> shaped = samples.collate(batch_size=4, formation=formed, fields={"image": image}).to_numpy()
+        >>> shaped[0]["image"].shape[2] == 16
+        True
+    """
+
+    def __post_init__(self) -> None:
+        check(self, "FitToShape", crop=one_of(("center", "random", "none")))
+
+    def evaluation(self) -> tuple[Transform, ...]:
+        """Crop the centre."""
+        return (FitToShape("center"),) if self.crop == "random" else (self,)
+
+    def fitted(self, size: tuple[int, int]) -> ImageTransform:
+        """Return the step of a batch of this (height, width)."""
+        return _Fitted(self.crop, size)
+
+
+@final
+@dataclass(frozen=True)
+class _Fitted(_Covering):
+    """`FitToShape` of one batch."""
+
+    size: tuple[int, int] = (1, 1)
+
+    @property
+    def target(self) -> tuple[int, int] | None:
+        return self.size
 
 
 @final
@@ -374,7 +455,16 @@ class Normalize(Transform):
 
 TRANSFORMS: Final[Mapping[str, type[Transform]]] = {
     kind.NAME: kind
-    for kind in (RandomResizedCrop, RandomHorizontalFlip, Resize, CenterCrop, CenterCropDown, RandomCrop, Normalize)
+    for kind in (
+        RandomResizedCrop,
+        RandomHorizontalFlip,
+        Resize,
+        CenterCrop,
+        CenterCropDown,
+        RandomCrop,
+        FitToShape,
+        Normalize,
+    )
 }
 
 
@@ -401,6 +491,11 @@ def _room(name: str, at: Placement, size: int | tuple[int, int]) -> tuple[Int, I
         )
         raise DataError(msg, row=i)
     return at.window_h - h, at.window_w - w
+
+
+def _drawn_corner(u: NDArray[np.float64], room_h: Int, room_w: Int) -> tuple[Int, Int]:
+    """Return the top and the left of a crop, each place of the room equally likely; ``u`` has shape [B, 2]."""
+    return np.floor(u[:, 0] * (room_h + 1)).astype(np.int64), np.floor(u[:, 1] * (room_w + 1)).astype(np.int64)
 
 
 def _window(at: Placement, size: int | tuple[int, int], top: Int, left: Int, *, resized: bool) -> Placement:

@@ -20,6 +20,7 @@ from spiral_stream.transforms.image.crop_and_resize import (
     TRANSFORMS,
     CenterCrop,
     Draw,
+    FitToShape,
     ImageTransform,
     Normalize,
     RandomCrop,
@@ -76,6 +77,16 @@ class ImageProgram:
         for step in self.steps:
             size = step.size_after(size)
         return None if size is None else self.sized(*size)
+
+    def fitted(self, size: tuple[int, int]) -> "ImageProgram":
+        """Return the program of a batch whose images have this (height, width), where the batch says it."""
+        steps = tuple(step.fitted(size) if isinstance(step, FitToShape) else step for step in self.steps)
+        return replace(self, steps=steps)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the batch says the size of images."""
+        return any(isinstance(step, FitToShape) for step in self.steps)
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
         """Return the shape of one output image of this geometry, in the layout."""

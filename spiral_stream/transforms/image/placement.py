@@ -134,6 +134,15 @@ def sized_to_shorter(height: Int, width: Int, shorter: int) -> tuple[Int, Int]:
     return np.where(tall, longer, shorter), np.where(tall, shorter, longer)
 
 
+def sized_to_cover(height: Int, width: Int, size: tuple[int, int]) -> tuple[Int, Int]:
+    """Return height and width of the least size that covers (height, width), with the ratio rounded half up to a whole pixel."""
+    high, wide = size
+    is_wide = width * high >= height * wide
+    covering_h = np.where(is_wide, high, (2 * height * wide + width) // (2 * width))
+    covering_w = np.where(is_wide, (2 * width * high + height) // (2 * height), wide)
+    return covering_h, covering_w
+
+
 def portable_exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return e**x, the same on every machine: its series at x / 256, squared eight times.
 

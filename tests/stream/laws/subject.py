@@ -25,6 +25,7 @@ class Subject:
     shared: Callable[[Any], bool] = lambda _: True  # whether several ranks may read what is drawn
     alone: str = ""  # why no several ranks read any of it
     step_batches: int | None = None  # of its optimizer steps, which its streams have bound
+    one_shape: tuple[str, ...] = ()  # fields that have one shape on all ranks of a step
     by_day: int = 1  # examples of each law
     by_night: int = 100
 

@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.testing import LOOPS, check_elastic, check_even_steps, check_loops, check_replay, check_resume
-from tests.stream.laws import edits, even_steps, functions, images, numbers, recordings, texts
+from spiral_stream.testing import (
+    LOOPS,
+    check_elastic,
+    check_even_steps,
+    check_loops,
+    check_one_shape,
+    check_replay,
+    check_resume,
+)
+from tests.stream.laws import edits, even_steps, functions, images, numbers, recordings, shapes, texts
 from tests.stream.laws.subject import Subject
 
 pytestmark = [
@@ -21,7 +29,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-ROOMS = (numbers, texts, functions, images, recordings, edits, even_steps)
+ROOMS = (numbers, texts, functions, images, recordings, edits, even_steps, shapes)
 SUBJECTS = tuple(subject for room in ROOMS for subject in room.SUBJECTS)
 Shelves = Callable[[Subject], Any]
 T = TypeVar("T")
@@ -130,3 +138,15 @@ def test_ranks_share_every_optimizer_step_evenly(subject: Subject, shelves: Shel
         check_even_steps(subject.make(shelf, drawn), subject.step_batches, worlds)
 
     even_steps()
+
+
+@each([subject for subject in SUBJECTS if subject.one_shape])
+def test_ranks_of_a_step_work_on_one_shape(subject: Subject, shelves: Shelves) -> None:
+    shelf = shelves(subject)
+
+    @subject.examples()
+    @given(drawn=subject.drawn, worlds=st.permutations((1, 5, *subject.worlds)))
+    def one_shape(drawn: Any, worlds: list[int]) -> None:
+        check_one_shape(subject.make(shelf, drawn), subject.one_shape, worlds)
+
+    one_shape()

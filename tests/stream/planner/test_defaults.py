@@ -41,7 +41,9 @@ def test_only_what_changes_batches_needs_a_formation(catalog: sp.Catalog) -> Non
 
 def test_what_is_neither_is_refused(catalog: sp.Catalog) -> None:
     node = catalog.table("a").sample(order=sp.Sequential()).node
-    with pytest.raises(sp.errors.PlanError, match=r"Give WindowedBucket\(...\) or Packed\(...\), or leave it out"):
+    with pytest.raises(
+        sp.errors.PlanError, match=r"Give WindowedBucket\(...\), Packed\(...\) or OneShape\(...\), or leave"
+    ):
         settled(node, sp.batching.OneStream(), None, None)  # type: ignore[arg-type]  # refused
     with pytest.raises(
         sp.errors.PlanError, match=r"Give StratifiedByStream\(\"stream_id\"\) or OneStream\(\), or leave"

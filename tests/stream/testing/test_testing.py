@@ -3,9 +3,11 @@
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -214,3 +216,23 @@ def test_steps_that_are_not_shared_evenly_are_noticed(catalog: sp.Catalog) -> No
         testing.check_even_steps(uneven(make), 6, (4,))
     with pytest.raises(AssertionError, match="world size 3: step 0 has other batches"):
         testing.check_even_steps(forgetful(make), 6, (2, 3))
+
+
+def test_steps_of_several_shapes_are_noticed(tmp_path: Path) -> None:
+    sizes, count = [8, 16, 8, 8], 60
+    columns = {"id": range(count), "width": sizes * 15, "height": [8] * count}
+    table = pa.table({**columns, "tokens": [[*range(size)] for size in sizes * 15]})
+    catalog = sp.connect(str(tmp_path))
+    catalog.register("texts", sp.Arrow(table), identity="id")
+    sampled = catalog.table("texts").sample(order=sp.Sequential())
+
+    def make(batches: int) -> Callable[[], sp.PreparedStream]:
+        formed = sp.batching.OneShape([(8, 8), (8, 16)], batches=batches)
+        fields = {"x": sp.Pad("tokens")}
+        return sampled.collate(batch_size=2, fields=fields, formation=formed, last=sp.DropPartial).to_numpy
+
+    testing.check_one_shape(make(4), ["x"], (1, 2, 3, 4))
+    with pytest.raises(AssertionError, match=r"world size 2: step \d+ has shapes"):
+        testing.check_one_shape(make(1), ["x"], (2,))
+    with pytest.raises(AssertionError, match=r"none of \(3, 8\) ranks is taken"):
+        testing.check_one_shape(make(4), ["x"], (3, 8))
