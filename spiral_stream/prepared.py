@@ -596,6 +596,7 @@ class PreparedStream:
         workers: int | None = None,
         executor: str = "threads",
         lengths: bool = False,
+        gpus: float | None = None,
     ) -> Progress:
         """Build the caches of this plan, for the rows that it needs, together with whoever else builds them now.
 
@@ -604,6 +605,8 @@ class PreparedStream:
             workers: how many work at a time; by default the stream's threads, or the processors of a Ray cluster.
             executor: ``"threads"``, ``"processes"`` of this machine, or ``"ray"`` tasks, whose nodes see the same folders.
             lengths: also `count` the present epoch; then `len`, `batch`, `ledger` and `locate` cost one chapter at most.
+            gpus: of each task of Ray, for functions that run a model; a fraction lets tasks share one. If the cluster has
+                none, its processors do the work, with a warning.
 
         Raises:
             CacheError: the cache folder cannot be written.
@@ -617,7 +620,7 @@ class PreparedStream:
             (48, 48)
         """
         run = self._run
-        chosen = Executor(executor, workers)
+        chosen = Executor(executor, workers, gpus)
         done = run.open().materialize(chosen, report, keep=run.passes.running, lengths=lengths)
         if lengths:
             builders = None if executor == "threads" else chosen.start

@@ -124,6 +124,8 @@ class Relation(RowVerbs):
         version: str | None = None,
         workers: int | None = None,
         with_index: bool = False,
+        draws: int | None = None,
+        call_rows: int | None = None,
     ) -> Self:
         """Add columns to samples: tokens of a text, or the values that a Python function returns.
 
@@ -133,16 +135,15 @@ class Relation(RowVerbs):
             columns: the columns that it takes, in order.
             returns: Arrow type of its values. With ``{"name": type, ...}``, or a schema, the function takes a record batch
                 of ``columns`` and returns these columns: as a record batch, a dict of arrays, or a list of dicts.
-            batched: whether it takes Arrow arrays of many samples; else it takes the values of one sample at a time (with
-                several ``returns`` a dict of them).
-            random: also pass it randomness: with ``batched`` the samples' random keys, shape [S], uint64; else a NumPy
-                generator per sample.
+            batched: whether it takes Arrow arrays of many samples; else the values, or a dict, of one sample at a time.
+            random: also pass it the samples' random keys, shape [S], uint64; or not ``batched`` a NumPy generator.
             version: enters the fingerprint in place of the function's code; None takes its code, and that of its helpers.
-            workers: run it in this many processes, for Python that holds the GIL; None runs it on the stream's threads.
-                Batches are the same.
+            workers: run it in this many processes, for Python that holds the GIL; None: on the stream's threads.
             with_index: also pass it where each sample stands in the epoch's order, from 0, after the columns and before
                 randomness: with ``batched`` an array of shape [S], int64; else an integer. `PreparedStream.order` tells who
                 stands there. Filters do not change it, and the parts of a ``flat_map`` share it.
+            draws: also pass it random keys of the row, [S, draws], or a list of generators: in every epoch and run the same.
+            call_rows: the most samples of one call; None leaves it at 256.
 
         Raises:
             PlanError: a column is unknown, ``name`` or ``returns`` is missing, the transform is for images, no other
@@ -155,15 +156,15 @@ class Relation(RowVerbs):
             >>> "shade" in shaded.columns
             True
         """
+        options: dict[str, Any] = {"workers": workers, "with_index": with_index, "draws": draws, "call_rows": call_rows}
         if isinstance(what, Named):
             given = {"name": name, "columns": columns, "returns": returns, "batched": batched, "random": random}
-            need_no_function(what, {**given, "version": version, "workers": workers, "with_index": with_index})
+            need_no_function(what, {**given, "version": version, **options})
             return self._with(tokenized(self.node, what, self.catalog.registry))
-        what, name = named_function(what, name)
+        made, name = named_function(what, name)
         if isinstance(returns, Mapping | pa.Schema):
-            kind = struct_of(returns, name)
-            options = {"version": version, "records": True, "workers": workers, "with_index": with_index}
-            function = Function(what, column_list("map", columns), kind, batched, random, **options)  # type: ignore[arg-type]  # mixed
+            kind, options = struct_of(returns, name), {**options, "records": True}
+            function = Function(made, column_list("map", columns), kind, batched, random, version, **options)
             return self._with(maps.SampleRecords(self.node, function))
         if name is None or returns is None:
             msg = (
@@ -172,8 +173,7 @@ class Relation(RowVerbs):
                 'for a function of record batches. fn(score) >> "score" in place of score says the name too'
             )
             raise PlanError(msg)
-        options = {"workers": workers, "with_index": with_index}
-        function = Function(what, column_list("map", columns), returns, batched, random, version, **options)  # type: ignore[arg-type]  # mixed
+        function = Function(made, column_list("map", columns), returns, batched, random, version, **options)
         return self._with(maps.SampleMap(self.node, function, name))
 
     @door(PlanError, excepted=("batched", "random", "version"))

@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.transforms.image.rand_augment import RandAugment as RandAugment
     from spiral_stream.transforms.image.warp import RandomAffine as RandomAffine
     from spiral_stream.transforms.image.warp import RandomRotation as RandomRotation
+    from spiral_stream.transforms.loaded import draw_variant as draw_variant
+    from spiral_stream.transforms.loaded import loads as loads
+    from spiral_stream.transforms.loaded import take_variant as take_variant
     from spiral_stream.transforms.python import fn as fn
     from spiral_stream.transforms.text.chat import ChatTemplate as ChatTemplate
     from spiral_stream.transforms.text.tokenize import Tokenize as Tokenize
@@ -55,6 +58,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "transforms.image.placement": ["Placement"],
             "transforms.image.rand_augment": ["RandAugment"],
             "transforms.image.warp": ["RandomAffine", "RandomRotation"],
+            "transforms.loaded": ["draw_variant", "loads", "take_variant"],
             "transforms.python": ["fn"],
             "transforms.text.chat": ["ChatTemplate"],
             "transforms.text.tokenize": ["Tokenize"],

@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from spiral_stream.arguments import check, door, integer
 from spiral_stream.errors import DataError, PlanError, SourceError, SpiralError, shown
+from spiral_stream.seeding import combine
 from spiral_stream.transforms.function_results import column_of, columns_of, need_rows
 from spiral_stream.transforms.transform import Named, Transform
 
 INDEX: Final = "\0index"  # where samples stand in the epoch's order; no column of a plan begins with NUL
 _LEFT_OUT: Final[Mapping[str, Any]] = {"columns": (), "batched": True, "random": False, "with_index": False}
+_DRAWS: Final = integer(1, 2**16, "how many random keys of each row it takes, or None", none=True)
+_CALL_ROWS: Final = integer(1, None, "the most rows of one call, or None", none=True)
 _PROCESSES: Final = integer(1, None, "a number of processes of at least 1, or None for threads", none=True)
 
 
@@ -38,6 +41,10 @@ class Function:
     records: bool = False  # takes record batches (or dicts) and returns several columns
     workers: int | None = None  # processes that run it; None runs it on the stream's threads. Not in fingerprints
     with_index: bool = False  # also takes where each sample stands in the epoch's order, after its columns
+    draws: int | None = None  # also takes this many random keys of each row, the same in every epoch
+    call_rows: int | None = (
+        None  # most samples of one call; None: as many as a window or a batch has. Not in fingerprints
+    )
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -53,7 +60,13 @@ class Function:
                 f"map ({self.name}): returns={given}. Give the Arrow type of what it returns, for example pa.float32()"
             )
             raise PlanError(msg)
-        check(self, f"map ({self.name})", workers=_PROCESSES)
+        check(self, f"map ({self.name})", workers=_PROCESSES, draws=_DRAWS, call_rows=_CALL_ROWS)
+        if self.random and self.draws is not None:
+            msg = (
+                f"map ({self.name}): random=True draws anew in each epoch, and draws={self.draws} the same numbers in all. Give "
+                "draws for values that are kept, or random=True"
+            )
+            raise PlanError(msg)
 
     @property
     def of_the_row(self) -> bool:
@@ -70,7 +83,7 @@ class Function:
 
         Args:
             table: S samples with at least `columns`, and with `INDEX` for a function ``with_index``.
-            keys: shape [S], uint64: random keys of the samples, for this function alone.
+            keys: shape [S], uint64: random keys of the samples, or of their rows if it `draws`, for this function alone.
 
         Returns:
             S values of type ``kind``.
@@ -101,7 +114,7 @@ class Function:
     def _called(self, given: list[Any], keys: NDArray[np.uint64]) -> Any:
         """One call for all samples; ``given`` holds arrays, or one record batch, and perhaps the samples' places."""
         try:
-            return self.function(*given, keys) if self.random else self.function(*given)
+            return self.function(*given, *self._drawn(keys))
         except Exception as error:
             if not is_of_the_row(error):
                 raise self._fault(error) from error
@@ -114,19 +127,31 @@ class Function:
         for row in range(len(keys)):
             one = [each[row : row + 1] for each in given]
             try:
-                self.function(*one, keys[row : row + 1]) if self.random else self.function(*one)
+                self.function(*one, *self._drawn(keys[row : row + 1]))
             except Exception as error:
                 raise self._of_row(error, row) from error
 
     def _singly(self, columns: list[list[Any]], keys: NDArray[np.uint64]) -> list[Any]:
         out = []
         for row, values in enumerate(zip(*columns, strict=True)):  # batched=False: the user asked for a call per sample
-            drawn = (np.random.Generator(np.random.Philox(key=int(keys[row]))),) if self.random else ()
             try:
-                out.append(self.function(*values, *drawn))
+                out.append(self.function(*values, *self._generators(keys[row])))
             except Exception as error:
                 raise self._of_row(error, row) from error
         return out
+
+    def _drawn(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], ...]:
+        """What a batched function is given to draw from: a key per sample, [S], or several per row, [S, draws]."""
+        if self.draws is not None:
+            return (combine(keys[:, None], np.arange(self.draws, dtype=np.uint64)),)
+        return (keys,) if self.random else ()
+
+    def _generators(self, key: np.uint64) -> tuple[Any, ...]:
+        """What a function of one sample is given to draw from: a generator, or a list of several."""
+        if self.draws is not None:
+            keys = combine(key, np.arange(self.draws, dtype=np.uint64)).tolist()
+            return ([np.random.Generator(np.random.Philox(key=each)) for each in keys],)
+        return (np.random.Generator(np.random.Philox(key=int(key))),) if self.random else ()
 
     def _of_row(self, error: Exception, row: int) -> SourceError:
         """The error of one sample: its own fault, or another's."""

@@ -22,8 +22,8 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, final
 
-from spiral_stream.arguments import check, integer
-from spiral_stream.errors import PlanError
+from spiral_stream.arguments import check, integer, is_number
+from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.extras import need
 from spiral_stream.threads import Workers, starting_processes, take_interrupts, thread_share
 
@@ -175,13 +175,17 @@ class RayTasks(Builders):
     """Tasks of a Ray cluster whose nodes see the same folders; a local one is started if none is connected.
 
     Args:
-        workers: tasks at a time; by default the cluster's processors.
+        workers: tasks at a time; by default as many as the cluster has processors for, or GPUs.
+        gpus: of each task, if the cluster has any; a fraction lets tasks share one. None asks for none.
 
     Raises:
         MissingExtraError: Ray is not installed.
+
+    Warns:
+        SpiralWarning: GPUs are asked for, and the cluster has none.
     """
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, gpus: float | None = None) -> None:
         need("ray", "executor 'ray'", "use executor='processes'")
         import ray
 
@@ -193,12 +197,24 @@ class RayTasks(Builders):
                     "ignore", "lance is not fork-safe"
                 )  # Ray's children become other programs at once
                 ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
-        self.width = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        there = ray.cluster_resources()
+        self._gpus = gpus if gpus is not None and there.get("GPU", 0) >= gpus else None
+        if gpus is not None and self._gpus is None:
+            warn(
+                f"materialize: gpus={gpus:g}, and the Ray cluster has {there.get('GPU', 0):g}, so its processors do the work. "
+                "Connect to a cluster with GPUs, or leave gpus out"
+            )
+        most = there.get("CPU", 1) if self._gpus is None else there["GPU"] / self._gpus
+        self.width = workers or max(1, int(most))
         self._tasks: dict[Callable[..., Any], Any] = {}
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
         if work not in self._tasks:  # a new one is sent to every node
-            self._tasks[work] = self._ray.remote(work)
+            # by default Ray ends a process after each task that has a GPU, and with it the model that was loaded there
+            with_gpus = (
+                self._ray.remote(num_gpus=self._gpus, max_calls=0) if self._gpus is not None else self._ray.remote
+            )
+            self._tasks[work] = with_gpus(work)
         found: Future[Any] = Future()
         found.set_running_or_notify_cancel()  # a task that was sent runs
         self._tasks[work].remote(*args).future().add_done_callback(lambda done: _settle(found, done))
@@ -232,17 +248,23 @@ class Executor:
     Args:
         name: ``threads``, ``processes`` or ``ray``.
         workers: how many work at a time; None leaves it to them.
+        gpus: of each task of Ray, if the cluster has any; None asks for none.
 
     Raises:
-        PlanError: there is no such executor, or the number is not positive.
+        PlanError: there is no such executor, or a number is not positive.
         MissingExtraError: it is not installed.
     """
 
     name: str = "threads"
     workers: int | None = None
+    gpus: float | None = None
 
     def __post_init__(self) -> None:
         check(self, "build", " is ", workers=integer(1, None, "a number of at least 1", none=True))
+        if self.gpus is not None and (not is_number(self.gpus) or self.gpus <= 0 or self.name != "ray"):
+            found = f"gpus={shown(self.gpus)} with executor={self.name!r}"
+            msg = f"build: {found}. Give a number above 0 with executor='ray', or None"
+            raise PlanError(msg)
         if self.name not in EXECUTORS:
             msg = f"build: executor {self.name!r} is unknown. Give one of {', '.join(EXECUTORS)}"
             raise PlanError(msg)
@@ -251,12 +273,9 @@ class Executor:
 
     def start(self) -> Builders:
         """Start the builders."""
-        made: dict[str, Callable[[int | None], Builders]] = {
-            "threads": Threads,
-            "processes": Processes,
-            "ray": RayTasks,
-        }
-        return made[self.name](self.workers)
+        if self.name == "ray":
+            return RayTasks(self.workers, self.gpus)
+        return Threads(self.workers) if self.name == "threads" else Processes(self.workers)
 
 
 @final

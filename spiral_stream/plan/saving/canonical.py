@@ -227,6 +227,7 @@ def _encode_function(value: Function) -> dict[str, Any]:
         later["workers"] = value.workers
     if value.with_index:
         later["with_index"] = True
+    later |= {name: given for name in ("draws", "call_rows") if (given := getattr(value, name)) is not None}
     return {FUNCTION: name, CODE: code, **facts, "version": value.version, **later}
 
 

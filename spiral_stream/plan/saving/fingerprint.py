@@ -166,6 +166,8 @@ def _function(value: Function) -> Any:
         facts["records"] = True
     if value.with_index:
         facts["with_index"] = True
+    if value.draws is not None:
+        facts["draws"] = value.draws
     return {CLASS: "Function", "@code": code, **facts}
 
 

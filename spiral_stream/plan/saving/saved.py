@@ -41,7 +41,13 @@ _FUNCTION_KINDS: Final[Mapping[str, Any]] = {
     "version": str | None,
     CODE: str | None,
 }
-_LATER_OF_FUNCTION: Final[Mapping[str, Any]] = {"records": bool, "workers": int | None, "with_index": bool}
+_LATER_OF_FUNCTION: Final[Mapping[str, Any]] = {
+    "records": bool,
+    "workers": int | None,
+    "with_index": bool,
+    "draws": int | None,
+    "call_rows": int | None,
+}
 
 
 def from_json(data: object, resolve: Resolve, resolve_sql: ResolveSql, trust: Trust | None = None) -> nodes.Node:

@@ -27,7 +27,7 @@ from spiral_stream.fields.ragged import Ragged
 from spiral_stream.plan import nodes
 from spiral_stream.plan.functions.cached_functions import SampleKept, function_of
 from spiral_stream.plan.saving.fingerprint import canonical, digest
-from spiral_stream.plan.tree import relations_of, spine, walk
+from spiral_stream.plan.tree import need, relations_of, spine, walk
 from spiral_stream.plan.verbs.extents import Extends
 from spiral_stream.plan.verbs.maps import (
     SampleAssembly,
@@ -67,6 +67,7 @@ class Boundary:
     names: tuple[str, ...]
     stored: tuple[str, ...]
     filters: tuple[int, ...]
+    draws: bool = False  # whether a function draws random numbers of the row, which its identity and its stream decide
 
 
 def boundaries(collate: nodes.Collate) -> list[Boundary]:
@@ -80,18 +81,20 @@ def boundaries(collate: nodes.Collate) -> list[Boundary]:
         each for each in spine(collated)[::-1] if isinstance(each, nodes.Sampled) and not isinstance(each, Extends)
     ]
     sample, maps = steps[0], [each for each in steps[1:] if not isinstance(each, SampleKept)]
-    lineage = Lineage(maps, sample.schema())
+    lineage, identity = Lineage(maps, sample.schema()), need(collated, nodes.Sample).identity
     out, begin, seen = [], 0, 0
     for each in steps[1:]:
         if isinstance(each, SampleKept):
-            out.append(_boundary(maps, lineage, begin, seen, tolerant=tolerant))
+            out.append(_boundary(maps, lineage, begin, seen, identity, tolerant=tolerant))
             begin = seen
         else:
             seen += 1
     return out
 
 
-def _boundary(maps: Sequence[nodes.Sampled], lineage: Lineage, begin: int, end: int, *, tolerant: bool) -> Boundary:
+def _boundary(
+    maps: Sequence[nodes.Sampled], lineage: Lineage, begin: int, end: int, identity: Sequence[str], *, tolerant: bool
+) -> Boundary:
     found = [list(_outputs(maps[at], at, lineage)) for at in range(begin, end)]
     why = [
         [(Made(REFUSED, at), pa.utf8())] if tolerant and refusable else [] for at, refusable in enumerate(found, begin)
@@ -105,6 +108,8 @@ def _boundary(maps: Sequence[nodes.Sampled], lineage: Lineage, begin: int, end: 
             keys += lineage.test_keys(step, at)
         elif isinstance(step, SampleFlatMap) and at in filters:
             keys += lineage.keys(step.function.columns, at)
+    draws = any(each is not None and each.draws is not None for each in map(function_of, maps[:end]))
+    keys += lineage.keys(identity, 0) if draws else []
     needed = lineage.rests_on(keys)
     used = sorted({key.at for key in needed if isinstance(key, Made)} | set(filters))
     facts = [{k: v for k, v in canonical(maps[at]).items() if k != "source"} for at in used]
@@ -113,7 +118,7 @@ def _boundary(maps: Sequence[nodes.Sampled], lineage: Lineage, begin: int, end: 
     names = [each.name for each in functions if each is not None]
     names += [f"tokens of {step.transform.column}" for step in maps[begin:end] if isinstance(step, SampleTokens)]
     stored = sorted({key.name for key in needed if isinstance(key, Stored | Lengths)})
-    return Boundary(end, outputs, digest([facts, made]), tuple(names), tuple(stored), filters)
+    return Boundary(end, outputs, digest([facts, made]), tuple(names), tuple(stored), filters, draws)
 
 
 def _outputs(step: nodes.Sampled, at: int, lineage: Lineage) -> Iterator[tuple[Made, pa.DataType]]:
@@ -165,7 +170,7 @@ def values_of(boundary: Boundary, stream: StreamStage, workplace: Workplace) -> 
         "functions": list(boundary.names),
         "columns": sorted(leaves),
         "inputs": {name: to_json(each) for name, each in env.items()},
-        "stream": stream.name if STREAM_ID in boundary.stored else "",
+        "stream": stream.name if STREAM_ID in boundary.stored or boundary.draws else "",
         "rows": rows,
     }
     return Values(tuple(kind for _, kind in boundary.outputs), json.dumps(facts, sort_keys=True))

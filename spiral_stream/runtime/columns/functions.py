@@ -1,8 +1,8 @@
 """Call users' functions: a few samples at a time, on threads, or in processes of the stream.
 
-A call gets at most 256 samples, however many threads there are, so that a function sees the same calls on any machine.
-The calls for one window of samples run side by side; a batch's calls run side by side with those of other batches
-(`runtime.batch.builder`). Functions with ``workers`` run in `FunctionProcesses`, one pool for the whole stream.
+A call gets at most 256 samples, or as many as the function says, however many threads there are, so that a function sees the
+same calls on any machine. The calls for one window of samples run side by side; a batch's calls run side by side with those of
+other batches (`runtime.batch.builder`). Functions with ``workers`` run in `FunctionProcesses`, one pool for the whole stream.
 
 A user's assembler is created and called here, too. A function is named in every error that it raises.
 """
@@ -26,7 +26,7 @@ from spiral_stream.runtime.columns.function_processes import FunctionProcesses, 
 from spiral_stream.sources.arrow.table import no_rows
 from spiral_stream.transforms.python import Function, is_of_the_row
 
-CALL_ROWS: Final = 256  # most samples of one call
+CALL_ROWS: Final = 256  # most samples of one call, where the function does not say
 
 
 @final
@@ -85,13 +85,14 @@ class Calling:
     def _all(
         self, at: int, function: Function, table: pa.Table, keys: NDArray[np.uint64], reasons: dict[int, str] | None
     ) -> pa.Array:
-        if len(table) <= CALL_ROWS:
+        most = function.call_rows or CALL_ROWS
+        if len(table) <= most:
             return self._sparing(at, function, table, keys, 0, reasons)
-        begins = range(0, len(table), CALL_ROWS)
+        begins = range(0, len(table), most)
 
         def part(begin: int) -> pa.Array:
             with renumbered(range(begin, len(table))):
-                some, part_keys = table.slice(begin, CALL_ROWS), keys[begin : begin + CALL_ROWS]
+                some, part_keys = table.slice(begin, most), keys[begin : begin + most]
                 return self._sparing(at, function, some, part_keys, begin, reasons)
 
         if self.pool is None:

@@ -345,6 +345,9 @@ class SampleReader:
         if function.random:
             named = np.uint64(seeding.key("map", function.name, self._counts[at]))
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
+        elif function.draws is not None:
+            named = np.uint64(seeding.key("rows", function.name, self._counts[at]))
+            keys = seeding.combine(self.row_keys(epoch, samples, at), named)
         with timed(self.metrics, "map_s", self._named[at]), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
             if function.with_index:
@@ -407,15 +410,30 @@ class SampleReader:
         The identity is fetched if it is missing. The parts that a later flat_map makes of a sample share its key, so
         that it does not matter when a column is computed.
         """
-        stages, at = self.stages, self.end if upto is None else upto
+        at = self.end if upto is None else upto
+        hashes = self._identity_hashes(epoch, samples, at)
+        keys = seeding.sample_keys(self.run_seed, epoch, hashes, samples.stream_rows.passes)
+        return self._of_parts(keys, samples, at)
+
+    def row_keys(self, epoch: int, samples: Samples, upto: int) -> NDArray[np.uint64]:
+        """Return random keys of the samples' rows, the same for every run seed, epoch and pass: shape [S], uint64."""
+        hashes = self._identity_hashes(epoch, samples, upto)
+        keys = seeding.sample_keys(0, 0, hashes, np.zeros(len(samples), dtype=np.uint64))
+        return self._of_parts(keys, samples, upto)
+
+    def _identity_hashes(self, epoch: int, samples: Samples, at: int) -> NDArray[np.uint64]:
+        """The hashes of the samples' identities, shape [S, 2], after a number of maps."""
         identity = self.need_identity(epoch, samples, at)
         columns = [as_lists(samples.columns[key]).to_pylist() for key in identity]
         values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
         hashes = np.empty((len(values), 2), dtype=np.uint64)
         for stream, where in split(samples.stream_rows):
             row_keys = values if len(where) == len(values) else [values[at] for at in where.tolist()]
-            hashes[where] = seeding.identity_hashes(stages.streams[stream].name, row_keys)
-        keys = seeding.sample_keys(self.run_seed, epoch, hashes, samples.stream_rows.passes)
+            hashes[where] = seeding.identity_hashes(self.stages.streams[stream].name, row_keys)
+        return hashes
+
+    def _of_parts(self, keys: NDArray[np.uint64], samples: Samples, at: int) -> NDArray[np.uint64]:
+        """The keys of the parts that flat_maps made of samples."""
         parts = samples.parts // self.lineage.fan_out(at)
         return np.where(parts > 0, seeding.combine(keys, parts.astype(np.uint64)), keys) if parts.any() else keys
 
