@@ -49,7 +49,9 @@ def relations(catalog: sp.Catalog) -> dict[str, sp.Relation]:
     }
 
 
-def rows_of(catalog: sp.Catalog) -> dict[int, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def known(catalog: sp.Catalog) -> dict[int, dict[str, Any]]:
+    """The rows of all relations, by identity."""
     tables = [catalog.table(name).to_arrow() for name in catalog.tables()]
     return {row["id"]: row for table in tables for row in table.to_pylist()}
 
@@ -66,9 +68,15 @@ def rows_of(catalog: sp.Catalog) -> dict[int, dict[str, Any]]:
     passes=st.integers(1, 3),
 )
 def test_batches_hold_the_rows_that_the_ledger_names(
-    catalog: sp.Catalog, streams: list[str], order: Any, formed: bool, ranks: int, passes: int
+    catalog: sp.Catalog,
+    known: dict[int, dict[str, Any]],
+    streams: list[str],
+    order: Any,
+    formed: bool,
+    ranks: int,
+    passes: int,
 ) -> None:
-    some, known = relations(catalog), rows_of(catalog)
+    some = relations(catalog)
     parts = len(streams) * (len(streams) + 1) / 2
     mixed = sp.mix(
         [sp.Stream(f"{at}-{name}", some[name], proportion=(at + 1) / parts) for at, name in enumerate(streams)],
