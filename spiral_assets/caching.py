@@ -1,8 +1,9 @@
 """Build caches from an asset, report progress, and check that they are complete."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
 
 import dagster as dg
 
@@ -40,12 +41,64 @@ def build(
         Failure: the plan has no cache.
     """
     begun = time.monotonic()
-    before = stream.caches()
-    if not before:
+    before = need_caches(stream)
+    done = stream.materialize(ReportedProgress(context, before), workers=workers, executor=executor)
+    figures = BuildFigures(done.rows, done.refused, done.shards, time.monotonic() - begun)
+    return built(context, catalog, stream, metadata, figures, executor)
+
+
+def need_caches(stream: "spiral.PreparedStream") -> "list[spiral.results.CacheStatus]":
+    """Return the caches of a plan.
+
+    Args:
+        stream: of the plan.
+
+    Raises:
+        Failure: it has none.
+    """
+    found = stream.caches()
+    if not found:
         msg = "the plan has nothing to cache. Give a column a form with relation.cache(...), or map text to tokens"
         raise dg.Failure(msg, allow_retries=False)
-    done = stream.materialize(ReportedProgress(context, before), workers=workers, executor=executor)
-    seconds = time.monotonic() - begun
+    return found
+
+
+@final
+@dataclass(frozen=True)
+class BuildFigures:
+    """What a build did.
+
+    Attributes:
+        rows: that it built.
+        refused: rows that it could not read.
+        shards: that it finished.
+        seconds: that it took.
+    """
+
+    rows: int
+    refused: int
+    shards: int
+    seconds: float
+
+
+def built(
+    context: dg.AssetExecutionContext,
+    catalog: "spiral.Catalog",
+    stream: "spiral.PreparedStream",
+    metadata: Callable[["spiral.results.CacheStatus"], Mapping[str, Any]],
+    figures: BuildFigures,
+    executor: str,
+) -> dg.MaterializeResult[None]:
+    """Return what the page of a cache says after a build, wherever that was.
+
+    Args:
+        context: the asset's.
+        catalog: of the stream.
+        stream: of the plan.
+        metadata: returns more metadata of each cache.
+        figures: of the build.
+        executor: that built it.
+    """
     caches = stream.caches()
     first = caches[0]
     return dg.MaterializeResult(
@@ -60,11 +113,11 @@ def build(
             "fingerprint": ":".join(cache.fingerprint for cache in caches),
             "bytes": sum(cache.payload_bytes for cache in caches),
             **on_disk(catalog, caches),
-            "rows_built": done.rows,
-            "rows_refused": done.refused,
-            "shards_built": done.shards,
-            "rows_per_second": round(done.rows / seconds, 1),
-            "seconds": round(seconds, 2),
+            "rows_built": figures.rows,
+            "rows_refused": figures.refused,
+            "shards_built": figures.shards,
+            "rows_per_second": round(figures.rows / max(figures.seconds, 1e-9), 1),
+            "seconds": round(figures.seconds, 2),
             "built_by": executor,
         },
     )
@@ -108,44 +161,60 @@ def complete(stream: "spiral.PreparedStream") -> dg.AssetCheckResult:
     )
 
 
-class ReportedProgress:
-    """Report progress: a log line every few seconds, and an observation of the asset less often.
+@final
+class ProgressLine:
+    """How far a build is, in words and figures.
 
-    Dagster has no progress bar. Figures count everything that the caches should hold, also what was built before; rate and
-    time left are those of this run.
+    Figures count everything that the caches should hold, also what was built before; rate and time left are those of this build.
+
+    Args:
+        before: the caches as they were when the build began.
+    """
+
+    def __init__(self, before: "Sequence[spiral.results.CacheStatus]" = ()) -> None:
+        self._rows = sum(cache.rows for cache in before)
+        self._begun = time.monotonic()
+
+    def of(self, done: "spiral.results.Progress") -> tuple[str, dict[str, float]]:
+        """Return a line of text, and metadata.
+
+        Args:
+            done: so far.
+        """
+        rate = done.rows / max(time.monotonic() - self._begun, 1e-9)
+        left = (done.rows_total - done.rows) / max(rate, 1e-9)
+        total = max(self._rows, done.rows_total)
+        rows = total - done.rows_total + done.rows
+        line = f"{rows:,}/{total:,} rows, {done.shards}/{done.shards_total} shards"
+        facts = {
+            "rows": rows,
+            "rows_total": total,
+            "bytes": done.payload_bytes,
+            "rows_per_second": round(rate, 1),
+            "seconds_left": round(left),
+        }
+        return f"{line} to do, {rate:,.0f} rows/s, ETA {left:,.0f} s", facts
+
+
+class ReportedProgress:
+    """Report progress: a log line every few seconds, and an observation of the asset less often. Dagster has no progress bar.
 
     Args:
         context: the asset's.
         before: the caches as they were when the build began.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, before: "list[spiral.results.CacheStatus]" = ()) -> None:  # type: ignore[assignment]  # nothing was built before
-        self._context = context
-        self._built, self._rows = (sum(getattr(cache, name) for cache in before) for name in ("built", "rows"))
-        self._begun = self._last = self._last_event = time.monotonic()
+    def __init__(self, context: dg.AssetExecutionContext, before: "Sequence[spiral.results.CacheStatus]" = ()) -> None:
+        self._context, self._line = context, ProgressLine(before)
+        self._last = self._last_event = time.monotonic()
 
     def __call__(self, done: "spiral.results.Progress") -> None:
         now = time.monotonic()
-        finished = done.rows >= done.rows_total
-        if now - self._last < EVERY_S and not finished:
+        if now - self._last < EVERY_S and done.rows < done.rows_total:
             return
         self._last = now
-        rate = done.rows / max(now - self._begun, 1e-9)
-        left = (done.rows_total - done.rows) / max(rate, 1e-9)
-        total = max(self._rows, done.rows_total)
-        rows = total - done.rows_total + done.rows
-        line = f"{rows:,}/{total:,} rows, {done.shards}/{done.shards_total} shards"
-        self._context.log.info(f"{line} to do, {rate:,.0f} rows/s, ETA {left:,.0f} s")  # noqa: G004  Dagster's own logger
+        line, facts = self._line.of(done)
+        self._context.log.info(line)
         if now - self._last_event >= EVENT_EVERY_S:
             self._last_event = now
-            self._observe(rows, total, done.payload_bytes, rate, left)
-
-    def _observe(self, rows: int, total: int, payload_bytes: int, rate: float, left: float) -> None:
-        metadata = {
-            "rows": rows,
-            "rows_total": total,
-            "bytes": payload_bytes,
-            "rows_per_second": round(rate, 1),
-            "seconds_left": round(left),
-        }
-        self._context.log_event(dg.AssetObservation(self._context.asset_key, metadata=metadata))
+            self._context.log_event(dg.AssetObservation(self._context.asset_key, metadata=facts))

@@ -31,6 +31,7 @@ from spiral_assets import (
     watching,
     yaml_definitions,
 )
+from spiral_assets.launching import finding, kubernetes, local, ray, slurm
 from spiral_assets.plans import standard
 from spiral_assets.training import run, seen
 from spiral_stream.commands.cli import app
@@ -288,7 +289,7 @@ def test_the_page_of_dagster_has_every_factory_component_and_resource() -> None:
         f"{room.__name__}.{name}"
         for room in (
             *(automation, checks, model_page, pages, resources, run, run_page, seen),
-            *(standard, upkeep, watching, yaml_definitions),
+            *(standard, upkeep, watching, yaml_definitions, finding, kubernetes, local, ray, slurm),
         )
         for name, value in vars(room).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == room.__name__

@@ -1,19 +1,26 @@
 """The asset of caches, which is built when its plan or its data is new."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from spiral_assets import automation, conventions
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
-from spiral_assets.caching import EXECUTORS, build
+from spiral_assets.caching import EXECUTORS, BuildFigures, build, built
 from spiral_assets.checks import cache_check
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
-from spiral_assets.named import Plan
+from spiral_assets.launching.building import work_of
+from spiral_assets.launching.fields import chosen, config_with_launcher, launcher_of, split_config
+from spiral_assets.launching.following import claimed, follow
+from spiral_assets.launching.records import digest_of
+from spiral_assets.named import Named, Plan, SavedPlan
 from spiral_assets.reading.code_references import with_code
-from spiral_assets.resources import CatalogResource
+from spiral_assets.resources import CatalogResource, RunsResource
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -33,6 +40,7 @@ def cache_asset(
     workers: int | None = None,
     fresh_within_h: float | None = None,
     automated: bool = True,
+    launcher: Mapping[str, Any] | None = None,
     hooks: Hooks = PLAIN,
 ) -> dg.AssetsDefinition:
     """Return the asset ``caches/<name>``, which builds the caches of one plan shard by shard.
@@ -55,10 +63,12 @@ def cache_asset(
         workers: how many work at a time.
         fresh_within_h: hours within which it must have been built; None for no policy.
         automated: whether it is rebuilt when its plan or its data is new.
+        launcher: where it is built, apart from the run: ``{"kind": "ray"}`` and fields of that kind. It needs a plan that is
+            named, and the resource ``runs``. None builds it in the step.
         hooks: what a component changes of the asset.
 
     Raises:
-        DagsterInvalidDefinitionError: the executor is unknown, or the plan's function is not found.
+        DagsterInvalidDefinitionError: the executor is unknown, the plan's function is not found, or the launcher is wrong.
 
     Examples:
         >>> from spiral_assets.assets import Named, cache_asset
@@ -70,6 +80,7 @@ def cache_asset(
     if executor not in EXECUTORS:
         msg = f"cache {name!r}: executor {executor!r} is unknown. Give one of {', '.join(EXECUTORS)}"
         raise dg.DagsterInvalidDefinitionError(msg)
+    _need_launchable(name, plan, launcher)
 
     spec = dg.AssetSpec(
         key=conventions.cache_key(name),
@@ -89,8 +100,51 @@ def cache_asset(
         with plan(opened).to_numpy() as stream:
             return build(context, opened, stream, metadata, executor=executor, workers=workers)
 
+    def launched(
+        context: dg.AssetExecutionContext,
+        config: config_with_launcher(name, {}),  # type: ignore[valid-type]  # Dagster reads the class when the asset is defined
+        catalog: CatalogResource,
+        runs: RunsResource,
+    ) -> dg.MaterializeResult[None]:
+        said, _ = split_config(config, has_choice=True)
+        where = chosen(launcher, said)
+        assert where is not None
+        work = work_of(catalog.uri, plan, executor, workers)
+        digest = digest_of({"catalog": catalog.uri, "code": spec.code_version})
+        job = claimed(context, where, Path(runs.root), digest, runs.folder(context))
+        command = [job.launcher.interpreter, "-m", "spiral_assets.launching.building", json.dumps(work)]
+        done = follow(context, job, command, {}).get_materialize_result()
+        figures = _figures(done.metadata or {})
+        opened = catalog.open()
+        with plan(opened).to_numpy() as stream:
+            made = built(context, opened, stream, metadata, figures, executor)
+        return made._replace(metadata={**(made.metadata or {}), **job.facts})
+
     about = {"name": name, "domain": domain, "executor": executor, "deps": [*map(str, deps)]}
-    return hooks.asset(AssetProps("cache", about, with_code(spec, [plan])), cache, pool=conventions.pool_of(name))
+    body = cache if launcher is None else launched
+    return hooks.asset(AssetProps("cache", about, with_code(spec, [plan])), body, pool=conventions.pool_of(name))
+
+
+def _figures(reported: Mapping[str, Any]) -> BuildFigures:
+    """Return what the job reported of its build."""
+    return BuildFigures(**{each.name: getattr(reported[each.name], "value", 0) for each in fields(BuildFigures)})
+
+
+def _need_launchable(name: str, plan: Plan, launcher: Mapping[str, Any] | None) -> None:
+    """Refuse a launcher that is wrong, and a plan that another process cannot look up.
+
+    Raises:
+        DagsterInvalidDefinitionError: says what would be right.
+    """
+    if launcher is None:
+        return
+    launcher_of(launcher)
+    if not isinstance(plan, Named | SavedPlan):
+        msg = (
+            f"cache {name!r}: a launcher builds it in another process, which looks its plan up by name, and {plan!r} has none. "
+            'Give Named("module:function"), or SavedPlan of a stream'
+        )
+        raise dg.DagsterInvalidDefinitionError(msg)
 
 
 def cache_assets(name: str, *, plan: Plan, **options: Any) -> dg.Definitions:

@@ -4,17 +4,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import dagster as dg
-from pydantic import create_model
 
 from spiral_assets import automation, conventions
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.assets.training_process import run_training
 from spiral_assets.caching import TRUSTED
 from spiral_assets.conventions import TRAINING_TEAM, Deps
+from spiral_assets.launching.fields import FIELD, chosen, config_with_launcher, launcher_of, split_config
+from spiral_assets.launching.following import LaunchedJob, claimed, follow
+from spiral_assets.launching.records import digest_of
 from spiral_assets.model_page import model_page
 from spiral_assets.resources import PATIENT, CatalogResource, RunsResource
 from spiral_assets.run_page import RECORD, run_page
@@ -39,6 +43,7 @@ def training_asset(
     fresh_within_h: float | None = None,
     record: bool = True,
     trust: Sequence[str] = (),
+    launcher: Mapping[str, Any] | None = None,
     hooks: Hooks = PLAIN,
 ) -> dg.AssetsDefinition:
     """Return the asset ``models/<name>``, which trains in a process of its own through Dagster Pipes.
@@ -52,6 +57,9 @@ def training_asset(
     Such a process also records the run in the catalog, as ``models.<name>``: ``catalog.run("models.photos_cnn")``. Each Dagster
     run begins an attempt that has no parent, and each retry goes on with the one before. The page then shows losses by source,
     samples that stand out, what was seen, and how that differs from the run before.
+
+    With a launcher the process is a job of its own, which outlives the run: another run of the same partition and config attaches
+    to it. A run's config chooses one too, in its field ``launcher``.
 
     Args:
         name: last part of the asset key.
@@ -71,10 +79,12 @@ def training_asset(
         fresh_within_h: hours within which it must have been trained; None for no policy.
         record: whether the catalog records the run; it needs a catalog that the process can write to.
         trust: modules whose functions the saved stream's plan may name, where the page reads it.
+        launcher: where it is trained, apart from the run: ``{"kind": "ray"}`` and fields of that kind. None trains in a process
+            that ends with the run.
         hooks: what a component changes of the asset.
 
     Raises:
-        DagsterInvalidDefinitionError: torchrun cannot start the command.
+        DagsterInvalidDefinitionError: torchrun cannot start the command, or the launcher is wrong.
 
     Examples:
         >>> from spiral_assets.assets import training_asset
@@ -91,9 +101,13 @@ def training_asset(
         (['models', 'photos_cnn'], ['beats_chance'])
     """
     key = conventions.model_key(name)
-    start = started(name, list(command) or ["python", "-m", "spiral_assets.training", domain], processes)
+    start = partial(started, name, list(command) or ["python", "-m", "spiral_assets.training", domain], processes)
+    start()  # refuses what torchrun cannot start
+    if launcher is not None:
+        launcher_of(launcher)
     streams = [each for each in map(_key, conventions.keys(deps)) if each.path[0] == conventions.STREAMS]
-    fields = config if isinstance(config, type) else config_of(name, config)
+    fields = config_with_launcher(name, config)
+    has_choice = FIELD not in (config.model_fields if isinstance(config, type) else config)
     trusted = (*trust, *(() if command else TRUSTED))
 
     spec = dg.AssetSpec(
@@ -114,19 +128,30 @@ def training_asset(
         runs: RunsResource,
         pipes: dg.PipesSubprocessClient,
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # with a check there are two outputs, which [None] denies
+        said, options = split_config(config, has_choice=has_choice)
+        where = chosen(launcher, said)
         folder = runs.folder(context)
-        where = ("--folder", str(folder), "--catalog", catalog.uri)
+        job: LaunchedJob | None = None
+        if where is not None:
+            digest = digest_of({"catalog": catalog.uri, "config": options})
+            job = claimed(context, where, Path(runs.root), digest, folder.absolute())
+            folder = job.results
         partition = context.partition_key if context.has_partition_key else None
         run = conventions.run_name(key, partition) if record else ""
+        given = ("--folder", str(folder), "--catalog", catalog.uri, *_options(options))
+        env = {**PATIENT, RECORD: run}
 
         def page(*, over: bool) -> dict[str, dg.MetadataValue[Any]]:
             recorded = run_page(context, catalog.open(), run, folder, trusted) if over and run else {}
             return {**model_page(context, folder, streams), **recorded}
 
         with _observed(context, key, page):
-            ended = run_training(pipes, context, [*start, *where, *_options(config)], {**PATIENT, RECORD: run})
+            if job is None:
+                ended = run_training(pipes, context, [*start(), *given], env)
+            else:
+                ended = follow(context, job, [*start(job.launcher.interpreter), *given], env)
         done = ended.get_materialize_result()
-        metadata = {**page(over=True), **(done.metadata or {})}
+        metadata = {**page(over=True), **(done.metadata or {}), **({} if job is None else job.facts)}
         return dg.MaterializeResult(
             metadata=metadata,
             check_results=_declared(context, checks, done.check_results or ()),
@@ -228,26 +253,21 @@ def training_jobs(
     return dg.Definitions(jobs=[full_job, prepare], schedules=schedules)
 
 
-def config_of(name: str, defaults: Mapping[str, Any]) -> type[dg.Config]:
-    """Return the run config of a training asset, from names and default values.
+def started(name: str, command: list[str], processes: int, python: str = sys.executable) -> list[str]:
+    """Return the command under torchrun if there are several processes.
 
     Args:
         name: of the asset.
-        defaults: each gives a field of its type.
-    """
-    fields: dict[str, Any] = {field: (type(value), value) for field, value in defaults.items()}
-    return create_model(f"{name.title().replace('_', '')}Config", __base__=dg.Config, **fields)
-
-
-def started(name: str, command: list[str], processes: int) -> list[str]:
-    """Return the command with the interpreter of this process, under torchrun if there are several processes.
+        command: a first word ``python`` stands for the interpreter.
+        processes: how many ranks there are.
+        python: the interpreter where it runs.
 
     Raises:
         DagsterInvalidDefinitionError: torchrun cannot start it.
     """
     is_python = command[0] == "python"
     if processes == 1:
-        return [sys.executable, *command[1:]] if is_python else command
+        return [python, *command[1:]] if is_python else command
     if processes < 1 or not is_python or len(command) == 1 or (command[1].startswith("-") and command[1] != "-m"):
         msg = (
             f"training {name!r}: {processes} processes of {' '.join(command)!r}. torchrun starts one or more of a script or "
@@ -255,14 +275,14 @@ def started(name: str, command: list[str], processes: int) -> list[str]:
         )
         raise dg.DagsterInvalidDefinitionError(msg)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
-    return [sys.executable, *torchrun, *command[1:]]
+    return [python, *torchrun, *command[1:]]
 
 
 def _key(dep: dg.AssetsDefinition | dg.AssetSpec | dg.AssetKey) -> dg.AssetKey:
     return dep if isinstance(dep, dg.AssetKey) else dep.key
 
 
-def _options(config: dg.Config) -> Iterator[str]:
+def _options(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the fields of a config as command-line options."""
-    for name, value in config.model_dump().items():
+    for name, value in config.items():
         yield from (f"--{name.replace('_', '-')}", str(value))

@@ -9,6 +9,8 @@ from pydantic import Field
 from spiral_assets.assets.cache import cache_assets
 from spiral_assets.components.parts import Owned, PlanByName, plan_of, stream_of, wrong_plan
 from spiral_assets.components.scaffolding import example
+from spiral_assets.launching.fields import DESCRIPTION, launcher_schema, wrong_launcher
+from spiral_assets.launching.finding import following_sensor
 from spiral_assets.reading.location import Path
 from spiral_assets.reading.positions import Wrong
 
@@ -45,9 +47,17 @@ class PlanCache(Owned):
     fresh_within_h: float | None = Field(default=None, description="Hours within which it must be built.")
     automated: bool = Field(default=True, description="Whether it is rebuilt when its plan or its data is new.")
 
+    launcher: dict[str, Any] | None = Field(
+        default=None,
+        description=DESCRIPTION,
+        examples=[{"kind": "ray", "address": "http://ray-head:8265"}],
+        json_schema_extra=launcher_schema(),
+    )
+
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
         yield from wrong_plan(("plan",), self.plan)
+        yield from wrong_launcher(self.launcher)
 
     def opened_streams(self) -> Sequence[tuple[Path, str]]:
         """Return the saved stream whose caches are built."""
@@ -56,7 +66,7 @@ class PlanCache(Owned):
     def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the cache's asset and the check that it is complete."""
         del context
-        return cache_assets(
+        made = cache_assets(
             self.name,
             plan=plan_of(self.plan),
             deps=self.deps,
@@ -65,8 +75,14 @@ class PlanCache(Owned):
             workers=self.workers,
             fresh_within_h=self.fresh_within_h,
             automated=self.automated,
+            launcher=self.launcher,
             **{"description": f"The caches of {self.name}.", **self.owned()},
         )
+        if self.launcher is None:
+            return made
+        (asset,) = (each for each in made.assets or () if isinstance(each, dg.AssetsDefinition))
+        sensor = following_sensor(f"caches_{self.name}", asset, catalog=self.catalog)
+        return dg.Definitions.merge(made, dg.Definitions(sensors=[sensor]))
 
 
 def form(cache: "spiral.results.CacheStatus") -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """A training run in YAML, and the jobs that lead to it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -11,7 +11,10 @@ from spiral_assets.assets.training import RETRIES, training_asset, training_jobs
 from spiral_assets.checks import unseen_check
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.scaffolding import example
+from spiral_assets.launching.fields import DESCRIPTION, launcher_schema, wrong_launcher
+from spiral_assets.launching.finding import following_sensor
 from spiral_assets.reading.location import Path
+from spiral_assets.reading.positions import Wrong
 
 
 @example(
@@ -59,6 +62,12 @@ class TrainingJob(Owned):
     fresh_within_h: float | None = Field(default=None, description="Hours within which it must be trained.")
 
     record: bool = Field(default=True, description="Whether the catalog records the run, as models.<name>.")
+    launcher: dict[str, Any] | None = Field(
+        default=None,
+        description=DESCRIPTION,
+        examples=[{"kind": "ray", "address": "http://ray-head:8265"}],
+        json_schema_extra=launcher_schema(),
+    )
     trust: Sequence[str] = Field(
         default=(), description="Modules whose functions the saved stream's plan may name, where the page reads it."
     )
@@ -67,6 +76,10 @@ class TrainingJob(Owned):
         description="Relations of rows that the model must not have seen, by identity: an evaluation set, removed rows.",
         examples=[["shop.test_photos"]],
     )
+
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes."""
+        yield from wrong_launcher(self.launcher)
 
     def needed_assets(self) -> Sequence[tuple[Path, str]]:
         """Return the saved streams that it is trained on."""
@@ -90,10 +103,16 @@ class TrainingJob(Owned):
             fresh_within_h=self.fresh_within_h,
             record=self.record,
             trust=self.trust,
+            launcher=self.launcher,
             **owned,
         )
         checks = [unseen_check(asset, each, trust=self.trust) for each in self.unseen]
         return dg.Definitions.merge(
-            dg.Definitions(assets=[asset], asset_checks=checks),
+            dg.Definitions(assets=[asset], asset_checks=checks, sensors=self._sensors(asset)),
             training_jobs(domain, schedule=self.schedule, name=self.job),
         )
+
+    def _sensors(self, asset: dg.AssetsDefinition) -> list[dg.SensorDefinition]:
+        if self.launcher is None:
+            return []
+        return [following_sensor(f"models_{self.name}", asset, catalog=self.catalog)]
