@@ -4,7 +4,7 @@
 |---|---|---|
 | batches that wait for the loop | the plan's ``prefetch``, and `BUDGET_BYTES` | `runtime.run.queue` |
 | fetches under way | `FETCHERS`, each with `storage.objects.IN_FLIGHT` requests | `runtime.fetch` |
-| rows of payload, for batches to come | `ROWS_BYTES` | `runtime.fields.rows_ahead` |
+| rows of payload, for batches to come | `ROWS_BYTES` | `runtime.columns.rows_ahead` |
 | bytes around those of a batch, for later in the epoch | what the node cache has room for | `runtime.run.fetch_ahead` |
 | the first batches of the next epoch | ``prefetch``, `NEXT_EPOCH_BYTES`, a part of the node cache | `runtime.run.fetch_ahead` |
 

@@ -9,7 +9,7 @@ when it is begun, so the queue bounds it as ever.
 Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
 looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
 
-Columns that are read from a source, and payload (`runtime.fields.rows_ahead`), are read for several small batches
+Columns that are read from a source, and payload (`runtime.columns.rows_ahead`), are read for several small batches
 at a time, for 64 rows together at most: a batch of one row would cost a call. The first read is for one batch; each next one is
 for twice as many rows, as far as 4 MiB go by the size of those that were read last.
 
@@ -34,9 +34,9 @@ from spiral_stream.planner.columns.lineage import Stored
 from spiral_stream.runtime import read_ahead
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.columns.rows_ahead import least
 from spiral_stream.runtime.columns.samples import Int64, Lost, SampleReader, Samples
 from spiral_stream.runtime.fields.payload_field import PayloadField
-from spiral_stream.runtime.fields.rows_ahead import least
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of, sample_count
 from spiral_stream.runtime.numbering.numbering import Numbering

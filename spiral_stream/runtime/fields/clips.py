@@ -37,13 +37,13 @@ from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.field_stages import FieldStage, Lowering, PayloadCache
 from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.columns.rows_ahead import RowsAhead
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.fetch import submitted
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.images import fill_rows, stored_rows
 from spiral_stream.runtime.fields.payload_field import Coming, PayloadField
 from spiral_stream.runtime.fields.pixels import PixelStage
-from spiral_stream.runtime.fields.rows_ahead import RowsAhead
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64

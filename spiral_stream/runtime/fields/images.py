@@ -32,12 +32,12 @@ from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.field_stages import FieldStage, Lowering
 from spiral_stream.runtime.columns.error_sample import blaming
+from spiral_stream.runtime.columns.rows_ahead import RowsAhead
 from spiral_stream.runtime.fetch import Begin, chunks, near_of, need_all, submitted
 from spiral_stream.runtime.fields.draft import TASK_ROWS, Draft, spread
 from spiral_stream.runtime.fields.geometry import Sizes
 from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.fields.pixels import PixelStage
-from spiral_stream.runtime.fields.rows_ahead import RowsAhead
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64

@@ -18,10 +18,10 @@ from spiral_stream.planner.columns.lineage import Lineage
 from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.stages import Stages
+from spiral_stream.runtime.columns.rows_ahead import RowsAhead, least
 from spiral_stream.runtime.columns.samples import Samples
 from spiral_stream.runtime.fetch import chunks
 from spiral_stream.runtime.fields.draft import Draft
-from spiral_stream.runtime.fields.rows_ahead import RowsAhead, least
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import StreamRows
 from spiral_stream.sampling.order import UInt64

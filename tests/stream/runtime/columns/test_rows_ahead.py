@@ -14,7 +14,7 @@ import spiral_stream as sp
 from spiral_stream.catalog.relation.reader import OpenRelation
 from spiral_stream.runtime import read_ahead
 from spiral_stream.runtime.batch.look_up import BATCHES
-from spiral_stream.runtime.fields import rows_ahead
+from spiral_stream.runtime.columns import rows_ahead
 from tests.fixtures import scenes, sounds, texts
 from tests.fixtures.videos import Made, write_video
 
