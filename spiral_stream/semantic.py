@@ -27,6 +27,8 @@ AUDIO_REF: Final = "audio/ref"
 BYTES_REF: Final = "application/bytes-ref"  # of no kind that is known
 BYTES: Final = "bytes"  # of struct<bytes, path>
 PATH: Final = "path"
+HEIGHT: Final = "height"  # of an image, in a column of sizes
+WIDTH: Final = "width"
 SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF, AUDIO_REF, BYTES_REF)
 
 
@@ -125,6 +127,29 @@ def is_ragged(kind: pa.DataType) -> bool:
 def is_list(kind: pa.DataType) -> bool:
     """Whether a type is a list of values."""
     return is_ragged(kind) or bool(pa.types.is_fixed_size_list(kind))
+
+
+def is_sizes(kind: pa.DataType) -> bool:
+    """Whether values of a type are lists of heights and widths of images."""
+    if not is_ragged(kind) or not pa.types.is_struct(kind.value_type):
+        return False
+    sides = {field.name: field.type for field in kind.value_type}
+    return {HEIGHT, WIDTH} <= set(sides) and all(pa.types.is_integer(sides[each]) for each in (HEIGHT, WIDTH))
+
+
+def need_sizes(where: str, column: pa.Field) -> None:
+    """Refuse a column that does not hold heights and widths of images.
+
+    Raises:
+        PlanError: says what it is, and how one is made.
+    """
+    if not is_sizes(column.type):
+        msg = (
+            f"{where}: sizes={column.name!r} is {column.type}. Name a column of list<struct<height, width>>, whole numbers; "
+            f'of encoded images .map(spiral.transforms.ImageSizes("images") >> {column.name!r}) makes one, and '
+            ".cache() behind it keeps it"
+        )
+        raise PlanError(msg)
 
 
 def is_number(kind: pa.DataType) -> bool:

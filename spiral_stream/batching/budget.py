@@ -41,6 +41,7 @@ class BatchBudget:
         max_frames: most video frames per batch, summed over its samples.
         max_bytes: most bytes of decoded video frames per batch, as they are delivered. Text does not count.
         max_images: most images per batch, summed over the lists of its samples; padding does not count.
+        max_patches: most pieces of images per batch: patches or tiles, as the layout of `FlatImages` counts them.
         count: ``"padded"`` counts rows times width, padding included; ``"real"`` counts the tokens of the samples.
         oversize: what to do with a sample that breaks a limit on its own: ``"raise"`` an error, ``"truncate"`` it to
             the tokens that fit, deliver it ``"alone"`` in a batch above the budget, or ``"drop"`` it. Metrics count
@@ -64,6 +65,7 @@ class BatchBudget:
     count: Count = "padded"
     oversize: Oversize = "raise"
     max_images: int | None = None
+    max_patches: int | None = None
 
     def __post_init__(self) -> None:
         limits = {"max_tokens": self.max_tokens, **{f"max_{name}": limit for name, limit in self._sums.items()}}
@@ -71,7 +73,7 @@ class BatchBudget:
             if value is not None:
                 integer(1, MAX_LIMIT).need(f"BatchBudget: {name} is ", value)
         if all(value is None for value in limits.values()):
-            msg = "BatchBudget: no limit is given. Give max_tokens, max_frames, max_bytes or max_images"
+            msg = "BatchBudget: no limit is given. Give max_tokens, max_frames, max_bytes, max_images or max_patches"
             raise PlanError(msg)
         check(self, "BatchBudget", " is ", count=one_of(COUNTS), oversize=one_of(OVERSIZE))
         if self.oversize == "truncate" and self.max_tokens is None:
@@ -80,12 +82,13 @@ class BatchBudget:
 
     @property
     def additive(self) -> dict[str, int]:
-        """The limits of sums that are given, by name: of ``frames``, ``bytes`` and ``images``."""
+        """The limits of sums that are given, by name: of ``frames``, ``bytes``, ``images`` and ``patches``."""
         return {name: limit for name, limit in self._sums.items() if limit is not None}
 
     @property
     def _sums(self) -> dict[str, int | None]:
-        return {"frames": self.max_frames, "bytes": self.max_bytes, "images": self.max_images}
+        most = (self.max_frames, self.max_bytes, self.max_images, self.max_patches)
+        return dict(zip(("frames", "bytes", "images", "patches"), most, strict=True))
 
 
 @final

@@ -224,7 +224,7 @@ class Formation(ABC):
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The additive limits that `Window.costs` counts against: ``frames``, ``bytes`` and ``images``."""
+        """The additive limits that `Window.costs` counts against: ``frames``, ``bytes``, ``images`` and ``patches``."""
         return ()
 
     @property

@@ -54,6 +54,7 @@ _WIDTH: Final = integer(
     1, MAX_TOKENS, f"an integer in [1, {MAX_TOKENS}], or one for each token column: {{'inputs': 512, 'targets': 128}}"
 )
 _SEGMENTS: Final = integer(1, MAX_WINDOW, f"an integer in [1, {MAX_WINDOW}], or None for any number", none=True)
+_LIMIT: Final = integer(1, MAX_TOKENS, f"an integer in [1, {MAX_TOKENS}], or None for any number", none=True)
 _PAIR: Final = 2
 _SHARE: Final = 2**28  # of a whole width; the sum of 16 squares stays exact
 _GROWTH: Final = 8  # a pool that fills no batch grows by an eighth, so that it is not packed again for a few samples
@@ -94,6 +95,9 @@ class Packed(Formation):
         length: a stored column that says how many tokens a sample has, such as ``col("n_tokens")``; of several columns
             one for each, by name. Then batches are formed without their tokens. A sample whose tokens are not as many is
             a `DataError`.
+        max_images: most images of a row, counted in the lists of its samples. A sample above it is as one above
+            ``max_tokens``; it can be dropped, but neither truncated nor split.
+        max_patches: most pieces of images of a row: patches or tiles, as the layout of `FlatImages` counts them.
 
     Raises:
         PlanError: a parameter is of another type, or out of range.
@@ -119,9 +123,12 @@ class Packed(Formation):
     window_size: int = 8192
     oversize: Oversize | None = None
     length: str | expr.Expr | Mapping[str, str | expr.Expr] | tuple[tuple[str, str], ...] | None = None  # type: ignore[assignment]  # texts once it is made
+    max_images: int | None = None
+    max_patches: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_tokens", _checked_widths(self.max_tokens))
+        check(self, "Packed", " is ", max_images=_LIMIT, max_patches=_LIMIT)
         object.__setattr__(self, "length", self._checked_length())
         check(self, "Packed", " is ", window_size=_WINDOW, max_segments=_SEGMENTS, strategy=one_of(STRATEGIES))
         self._check_cuts()
@@ -159,11 +166,18 @@ class Packed(Formation):
         return known
 
     def _check_cuts(self) -> None:
-        """Refuse to cut samples whose columns have a width each: their parts would lie in different rows.
+        """Refuse to cut samples whose columns have a width each, or that have images: their parts would lie apart.
 
         Raises:
             PlanError: the parameters ask for it.
         """
+        if self.limits and (self.concatenates or self.oversize in ("split", "truncate")):
+            what = "strategy='concat_and_split'" if self.concatenates else f"oversize={self.oversize!r}"
+            msg = (
+                f"Packed: {what} cuts samples, and max_{next(iter(self.limits))} counts images, which would be parted from their "
+                "tokens. Give strategy='best_fit' or 'first_fit', and oversize='drop' or 'raise'"
+            )
+            raise PlanError(msg)
         if not self.widths or (self.oversize != "split" and not self.concatenates):
             return
         what = "strategy='concat_and_split'" if self.concatenates else "oversize='split'"
@@ -176,6 +190,16 @@ class Packed(Formation):
     @property
     def widths(self) -> Mapping[str, int]:
         return dict(self.max_tokens) if isinstance(self.max_tokens, tuple) else {}
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """The budgets of a row beside its tokens, by name."""
+        given = {"images": self.max_images, "patches": self.max_patches}
+        return {name: most for name, most in given.items() if most is not None}
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        return tuple(self.limits)
 
     @property
     def row_widths(self) -> tuple[int, ...]:
@@ -237,7 +261,7 @@ class _Pool:
 
     samples: Int64  # [N]
     offsets: Int64  # [N] first token
-    lengths: Int64  # [C, N]
+    lengths: Int64  # [C, N]; behind the columns of tokens, what the samples cost of each budget beside them
 
 
 @final
@@ -263,7 +287,8 @@ class PackedFormer(Former):
         self._batch_rows = setting.batch_size or 1
         self._ends = setting.ends
         self._key = setting.key
-        self._widths = np.array(policy.row_widths, dtype=np.int64)  # [C]
+        self._columns = len(policy.row_widths)  # of tokens
+        self._widths = np.array(_bounds(policy), dtype=np.int64)  # [C]
         none = np.empty(0, dtype=np.int64)
         self._pool = _Pool(none, none, np.empty((len(self._widths), 0), dtype=np.int64))
         self._waiting = 0
@@ -291,8 +316,8 @@ class PackedFormer(Former):
         return Left(self._pool.samples, self._pool.offsets, self._given(self._pool.lengths))
 
     def _given(self, values_CN: Int64) -> Int64:
-        """Values by column as others see them: of one width for all columns there is no C."""
-        return values_CN if self._policy.widths else values_CN[0]
+        """Values by column of tokens as others see them: of one width for all columns there is no C."""
+        return values_CN[: self._columns] if self._policy.widths else values_CN[0]
 
     def _joined(self, window: Window) -> _Pool:
         """The samples that waited and those of the window; none is longer than a row unless rows cut samples."""
@@ -300,7 +325,9 @@ class PackedFormer(Former):
             msg = "Packed: the window has no lengths. Give a field with a length, such as Pad('tokens')"
             raise PlanError(msg)
         samples = np.asarray(window.samples, dtype=np.int64)
+        costs = [np.asarray(each, dtype=np.int64)[None] for each in window.costs]
         offsets, lengths = np.zeros_like(samples), np.atleast_2d(np.asarray(window.lengths, dtype=np.int64))
+        lengths = np.concatenate([lengths, *costs])
         if (
             window.offsets is not None
         ):  # rows before hold the rest; a part is never longer than a row where rows cut none
@@ -423,6 +450,11 @@ def check_multiple(name: str, width: int, multiple: int) -> None:
     raise PlanError(msg)
 
 
+def _bounds(policy: Packed) -> tuple[int, ...]:
+    """What a row holds of each column of tokens, and then of each budget beside them."""
+    return (*policy.row_widths, *policy.limits.values())
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
@@ -442,7 +474,7 @@ def _sizes(lengths_CN: Int64, widths: Int64) -> tuple[Int64, int]:
 
 def _fit(pool: _Pool, policy: Packed) -> _PackedRows:
     """Rows by first or best fit."""
-    best, widths = policy.strategy == "best_fit", np.array(policy.row_widths, dtype=np.int64)
+    best, widths = policy.strategy == "best_fit", np.array(_bounds(policy), dtype=np.int64)
     count = len(pool.samples)
     parts, lengths = np.arange(count), np.ascontiguousarray(pool.lengths)
     if best:
@@ -492,13 +524,17 @@ def _narrow(values: Int64, most: int) -> NDArray[np.integer]:
 
 def _too_long(sample: int, lengths: list[int], policy: Packed) -> DataError:
     """The error for a sample longer than a row; ``sample`` is its number in the chapter."""
-    of = [f" in {name!r}" for name in policy.widths] or [""]
-    each = zip(lengths, of, policy.row_widths, strict=True)
+    tokens = [("tokens", f" in {name!r}", f"{width} of it") for name, width in policy.widths.items()]
+    counted = tokens or [("tokens", "", str(policy.row_widths[0]))]
+    counted += [(name, "", f"{most:,}") for name, most in policy.limits.items()]
     found = [
-        f"{length} tokens{name}, but a row holds {width}{name and ' of it'}"
-        for length, name, width in each
-        if length > width
+        f"{length} {what}{of}, but a row holds {most}"
+        for length, (what, of, most), bound in zip(lengths, counted, _bounds(policy), strict=True)
+        if length > bound
     ]
     ways = "'truncate' or 'drop'" if policy.widths else "'split', 'truncate' or 'drop'"
-    msg = f"Packed: a sample has {'; '.join(found)}. Raise max_tokens, filter on the length, or choose oversize={ways}"
+    if policy.limits:
+        msg = f"Packed: a sample has {'; '.join(found)}. Raise the budget, filter on what it counts, or choose oversize='drop'"
+    else:
+        msg = f"Packed: a sample has {'; '.join(found)}. Raise max_tokens, filter on the length, or choose oversize={ways}"
     return DataError(msg, sample=sample)

@@ -159,6 +159,7 @@ def _chat_options(node: maps.SampleTokens, chat: ChatTemplate) -> str:
         "" if node.mask is None else f"train on {chat.train_on} turns",
         "with generation prompt" if chat.add_generation_prompt else "",
         "" if chat.max_length is None else f"max_length {chat.max_length:,}, truncate {chat.truncate}",
+        "" if chat.images is None else f"{chat.images.token} by {chat.images.layout}",
         *(f"{name} {value}" for name, value in chat.variables),
     ]
     return "".join(f", {each}" for each in given if each)
@@ -189,6 +190,7 @@ def how_formed(formation: Formation) -> str:
     if isinstance(formation, Packed):
         parts += [formation.strategy, f"max_tokens {formation.row_text}"]
         parts += [] if formation.max_segments is None else [f"max_segments {formation.max_segments:,}"]
+        parts += [f"max_{name} {most:,}" for name, most in formation.limits.items()]
         parts += [f"oversize {formation.oversize}"]
     return f"{type(formation).__name__} {', '.join(parts)}"
 
@@ -199,7 +201,7 @@ def budget_of(formation: WindowedBucket) -> str:
     if budget is None:
         return "none: batch_size alone"
     named = [("max_tokens", budget.max_tokens), ("max_frames", budget.max_frames), ("max_bytes", budget.max_bytes)]
-    named.append(("max_images", budget.max_images))
+    named += [("max_images", budget.max_images), ("max_patches", budget.max_patches)]
     limits = " and ".join(f"{name} {value:,}" for name, value in named if value is not None)
     counted = f" {budget.count}" if budget.max_tokens is not None else ""
     return f"{limits}{counted}, oversize {budget.oversize}"

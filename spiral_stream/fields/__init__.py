@@ -19,6 +19,16 @@ if TYPE_CHECKING:  # the alias exports a name to type checkers
     from spiral_stream.fields.crop_records import OriginalSize as OriginalSize
     from spiral_stream.fields.field import Field as Field
     from spiral_stream.fields.field import FieldSpec as FieldSpec
+    from spiral_stream.fields.flat_images import FlatImages as FlatImages
+    from spiral_stream.fields.flat_images import GridPositions as GridPositions
+    from spiral_stream.fields.flat_images import ImageExtents as ImageExtents
+    from spiral_stream.fields.flat_images import ImageGrids as ImageGrids
+    from spiral_stream.fields.flat_images import ImagePlaces as ImagePlaces
+    from spiral_stream.fields.image_layouts import FixedLayout as FixedLayout
+    from spiral_stream.fields.image_layouts import ImageLayout as ImageLayout
+    from spiral_stream.fields.image_layouts import ImageView as ImageView
+    from spiral_stream.fields.image_layouts import PatchLayout as PatchLayout
+    from spiral_stream.fields.image_layouts import TileLayout as TileLayout
     from spiral_stream.fields.labels import Labels as Labels
     from spiral_stream.fields.labels import ShiftedLabels as ShiftedLabels
     from spiral_stream.fields.list import List as List
@@ -40,6 +50,8 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt na
             "fields.boxes": ["BoxLabels", "Boxes", "KeyPoints"],
             "fields.crop_records": ["CropRecord", "CropTopLeft", "OriginalSize"],
             "fields.field": ["Field", "FieldSpec"],
+            "fields.flat_images": ["FlatImages", "GridPositions", "ImageExtents", "ImageGrids", "ImagePlaces"],
+            "fields.image_layouts": ["FixedLayout", "ImageLayout", "ImageView", "PatchLayout", "TileLayout"],
             "fields.labels": ["Labels", "ShiftedLabels"],
             "fields.list": ["List"],
             "fields.pad": ["Pad", "PadMask"],

@@ -48,6 +48,8 @@ class Field(ABC):
     """
 
     MASK: ClassVar[bool] = False  # whether it tells values from padding
+    PER_ROW: ClassVar[bool] = True  # whether it has a value for each row of a batch
+    PACKS: ClassVar[bool] = False  # whether it shows the several samples of a packed row
 
     column: str
 
@@ -71,6 +73,18 @@ class Field(ABC):
         Raises:
             PlanError: the field cannot represent a column of this type.
         """
+
+    def need_column(self, where: str, column: pa.Field) -> None:
+        """Refuse another of its `columns` than the first, where it does not fit.
+
+        Args:
+            where: how the message begins.
+            column: as the plan leaves it.
+
+        Raises:
+            PlanError: says what it is.
+        """
+        del where, column
 
     def spec_among(self, spec: FieldSpec, fields: "Sequence[Field]") -> FieldSpec:
         """Return what the batch holds given its other fields; most fields stand alone.

@@ -50,6 +50,9 @@ class LabelField(TokenField):
     def columns(self) -> tuple[str, ...]:
         return (self.column,) if self.mask is None else (self.column, self.mask)
 
+    def need_column(self, where: str, column: pa.Field) -> None:
+        need_mask(where, column)
+
     @property
     def padding(self) -> int:
         return self.ignore_index

@@ -1,7 +1,7 @@
 """`List`: one Python value per sample, never moved to a device."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,8 @@ class List(Field):
         >>> samples.collate(batch_size=2, fields={"caption": spiral.List("caption")}).to_numpy()[0]
         {'caption': ['Two OWLS', 'Two OWLS']}
     """
+
+    PACKS: ClassVar[bool] = True
 
     column: str
 

@@ -114,6 +114,7 @@ class CuSeqlens(SequenceField):
     """
 
     IN_SLOT: ClassVar[bool] = False
+    PER_ROW: ClassVar[bool] = False
     dtype_name: ClassVar[str] = "int32"
     column: str
     device: str | None = None

@@ -1,7 +1,7 @@
 """`StepTotal`: what all samples of an optimizer step come to, on all ranks together."""
 
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -42,6 +42,8 @@ class StepTotal(Field):
         >>> first["step_tokens"].tolist() == second["step_tokens"].tolist()
         True
     """
+
+    PACKS: ClassVar[bool] = True
 
     value: str
     dtype: str = "int64"

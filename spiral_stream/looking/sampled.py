@@ -15,10 +15,11 @@ from spiral_stream.batching.formation import Membership
 from spiral_stream.batching.packing import Packed
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.looking.contact_sheet import Sheet, Sound, Strip, Tile
 from spiral_stream.looking.tokens import Decode, Document, document
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.numbering.run_batches import RunBatches
 
@@ -37,6 +38,11 @@ class _Shown:
     stages: Stages
     decode: Mapping[str, Decode] = field(default_factory=dict)  # by column
 
+    @property
+    def per_row(self) -> frozenset[str]:
+        """The fields that have a value for each row."""
+        return frozenset(name for name, field in need(self.stages.plan, Collate).fields if field.PER_ROW)
+
     def tile(
         self,
         title: str,
@@ -51,7 +57,7 @@ class _Shown:
         tokens = {stage.name: stage.field for stage in self.stages.sequences}
         first = dict.fromkeys(each.column for each in tokens.values())  # one field per column is decoded
         for name, values in fields.items():
-            if isinstance(tokens.get(name), CuSeqlens):
+            if name not in self.per_row:
                 continue
             value, stage = values[row], stages[name]
             if (pictures := stage.pictures(fields, row)) is not None:
@@ -104,7 +110,7 @@ def taken(
             break
         drawn = numbering.draw(epoch, [number])[0].membership
         spans = _spans_in(fields, stages) if drawn.lengths is None else _spans(drawn, stages, fields)
-        rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
+        rows = next((len(values) for name, values in fields.items() if name in look.per_row), 0)
         batch = numbering.skips.number(epoch, number)
         for row in range(min(rows, count - len(tiles))):
             known = spans if drawn.rows == rows else _spans_in(fields, stages)
@@ -135,7 +141,7 @@ def taken_of(batch: Mapping[str, Any], stages: Stages, catalog: Registry, count:
         raise PlanError(msg)
     fields = {name: _on_host(value) for name, value in batch.items()}
     look = _Shown(stages, _decoders(stages, catalog, tokenizer))
-    rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
+    rows = next((len(values) for name, values in fields.items() if name in look.per_row), 0)
     spans = _spans_in(fields, stages)
     tiles = [look.tile(f"row {row}", fields, row, spans) for row in range(min(rows, count))]
     return Sheet(tiles, f"{len(tiles):,} of {rows:,} rows")
@@ -170,10 +176,6 @@ def _spans_in(fields: Mapping[str, Any], stages: Stages) -> Spans:
         return [(begin, end - begin) for begin, end in found if values[begin]]
 
     return spans
-
-
-def _is_cu(stages: Stages, name: str) -> bool:
-    return any(stage.name == name and isinstance(stage.field, CuSeqlens) for stage in stages.sequences)
 
 
 def _names_tokens(each: SequenceField) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import StreamError
 from spiral_stream.fields.field import FieldSpec
-from spiral_stream.fields.segments import CuSeqlens
+from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.semantic import is_ragged, semantic_of
 
@@ -27,8 +27,9 @@ def batch_schema(collate: Collate, specs: Mapping[str, FieldSpec]) -> pa.Schema:
     """
     fields = dict(collate.fields)
     for name, each in fields.items():
-        if isinstance(each, CuSeqlens):
-            msg = f"to_batches: field {name!r} (CuSeqlens) has no value per row. Leave it out; Segments says the same by row"
+        if not each.PER_ROW:
+            instead = "; Segments says the same by row" if isinstance(each, SequenceField) else ""
+            msg = f"to_batches: field {name!r} ({type(each).__name__}) has no value per row. Leave it out{instead}"
             raise StreamError(msg)
     have = collate.schema()
     return pa.schema(

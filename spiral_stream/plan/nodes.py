@@ -16,7 +16,7 @@ import pyarrow as pa
 from spiral_stream.arguments import check, of_kind
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.row_exchange import RowExchange
-from spiral_stream.batching.tail import Tail
+from spiral_stream.batching.tail import PadPartial, Tail
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Expr
@@ -35,6 +35,7 @@ from spiral_stream.plan.checks import (
     need_steady_order,
     need_weights,
 )
+from spiral_stream.plan.fields.flat_images import check_rows_of_all
 from spiral_stream.plan.fields.needed_columns import (
     check_balance,
     check_fields,
@@ -347,6 +348,8 @@ class Collate(Simple):
         check_formation(self.formation, self.batch_size, self.fields, have)
         warn_of_fields_drawn_alike(self.fields)
         check_on_error(self.on_error, self.error_budget, self.formation, self.source)
+        blanks = isinstance(self.last, PadPartial) and self.last.blanks
+        check_rows_of_all(self.fields, self.formation, skips=self.on_error != "raise", blanks=blanks)
         if self.cost is not None:
             check_number("collate", "cost", self.cost, have)
         check_balance(self.balance, self.cost, self.formation)

@@ -3,6 +3,7 @@
 The warning says which streams cannot have their share in every batch. It comes before the first batch is formed.
 """
 
+import json
 from typing import TYPE_CHECKING
 
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
@@ -12,9 +13,12 @@ from spiral_stream.batching.windowed import MAX_WINDOW, WINDOW, WindowedBucket
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, listed, shown
 from spiral_stream.plan.nodes import Node, Sample
+from spiral_stream.plan.saving.canonical import encode_value
 from spiral_stream.plan.tree import find, need, spine
-from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
+from spiral_stream.plan.verbs.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleTokens
 from spiral_stream.plan.verbs.mix import STREAM_ID, Mix, per_stream
+from spiral_stream.transforms.image.sizes import SIZES, ImageSizes, image_sizes
+from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text.chat import ChatTemplate
 from spiral_stream.transforms.text.tokenize import Tokenize
 from spiral_stream.transforms.transform import Named
@@ -31,14 +35,16 @@ from spiral_stream.batching.tail import KeepPartial, PadPartial
 from spiral_stream.planner.stages import Stages
 
 
-def tokenized(node: Node, named: Named, catalog: Registry) -> SampleTokens:
-    """Return the node of a `Tokenize` or a `ChatTemplate`, with the content of the tokenizer that its name means now.
+def tokenized(node: Node, named: Named, catalog: Registry) -> SampleTokens | SampleMap:
+    """Return the node of a `Tokenize`, a `ChatTemplate` (with the tokenizer that its name means now) or an `ImageSizes`.
 
     Raises:
         CatalogError: the name is unknown.
         PlanError: it is another transform, its options do not fit the tokenizer, or the column is no text.
     """
     tokenize = named.transform
+    if isinstance(tokenize, ImageSizes):
+        return _sized(node, named, tokenize)
     most = 2 if isinstance(tokenize, ChatTemplate) else 1
     if len(named.names) > most:
         msg = (
@@ -58,6 +64,19 @@ def tokenized(node: Node, named: Named, catalog: Registry) -> SampleTokens:
 
     encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
     return SampleTokens(node, tokenize, named.names[0], encoder.digest, encoder.dtype.itemsize)
+
+
+def _sized(node: Node, named: Named, transform: ImageSizes) -> SampleMap:
+    """Return the node of an `ImageSizes`: a function of the column, which is kept as any other.
+
+    Raises:
+        PlanError: it has several names, or the column is not there.
+    """
+    if len(named.names) != 1:
+        msg = f"map: ImageSizes has {len(named.names)} names, and gives one column. Give one name"
+        raise PlanError(msg)
+    function = Function(image_sizes, (transform.column,), SIZES, version=str(transform.VERSION))
+    return SampleMap(node, function, named.names[0])
 
 
 def settled(
@@ -130,7 +149,8 @@ def chat_encoder(chat: ChatTemplate, catalog: Registry, *, masked: bool) -> "Cha
     from spiral_stream.transforms.text.chat_format import format_of
 
     entry = catalog.tokenizer(chat.tokenizer)
-    return ChatEncoder(entry.path, chat, format_of(chat, entry.chat), masked=masked)
+    layout = None if chat.images is None else json.dumps(encode_value(chat.images.layout, code=True), sort_keys=True)
+    return ChatEncoder(entry.path, chat, format_of(chat, entry.chat), masked=masked, layout=layout)
 
 
 _NAMED: Final = 3  # streams in a message

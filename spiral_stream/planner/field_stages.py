@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar, final
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.batching.formation import Formation
 from spiral_stream.cache.kinds.kind import Kind
 from spiral_stream.cache.store.store import CacheStore
 from spiral_stream.errors import PlanError
@@ -122,6 +123,16 @@ class FieldStage(ABC):
             return "Python values"
         items = int(np.prod([n or 1 for n in self.spec.shape], dtype=np.int64))
         return items * host_dtype(self.spec.dtype).itemsize, ""
+
+    def formed_bytes(self, formation: Formation, rows: int) -> int | None:
+        """Return the most bytes of a field whose items are counted by no row: 0 for other fields, None if nobody knows.
+
+        Args:
+            formation: of the batches; its budgets bound them.
+            rows: of a batch.
+        """
+        del formation, rows
+        return 0
 
     def task_rows(self, rows: int) -> int:
         """Return how many rows a task fetches over a network, where ``rows`` is the usual number; 0: it is not foretold."""

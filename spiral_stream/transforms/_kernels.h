@@ -20,7 +20,7 @@ enum {
 
 /* One axis of a resize: which source samples make each sample of the window. */
 typedef struct {
-    int in_size, out_size, from, count, reversed; /* what it was built for */
+    int in_size, out_size, from, count, reversed, cubic; /* what it was built for */
     int pairs;                                    /* weight pairs a sample, padded with zeros */
     int precision;                                /* fraction bits of the weights */
     int identity;                                 /* sample i is source i + first[0] */
@@ -33,7 +33,7 @@ typedef struct {
 
 /* How a finished row leaves: uint8 as it is, or through 256 entries a channel. */
 typedef struct {
-    int out_h, out_w, item_size, channels_first;
+    int out_h, out_w, item_size, channels_first, cubic;
     const uint8_t *table;           /* [3][256] entries of item_size; NULL for uint8 */
     float scale;                    /* the arithmetic that made the table: (v * scale - mean) / std */
     float mean[4][24], std[4][24], inverse[4][24]; /* a plane of channel 0, 1, 2; interleaved pixels */
@@ -50,25 +50,39 @@ typedef struct {
 
 static int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
-static int64_t max_taps(int in_size, int out_size) {
-    double scale = (double)in_size / out_size;
-    int64_t taps = (int64_t)ceil(scale >= 1.0 ? scale : 1.0) * 2 + 1;
+/* How far a filter reaches from the centre of a sample. */
+static double reach_of(double scale, int cubic) { return (cubic ? 2.0 : 1.0) * (scale >= 1.0 ? scale : 1.0); }
+
+static int64_t max_taps(int in_size, int out_size, int cubic) {
+    int64_t taps = (int64_t)ceil(reach_of((double)in_size / out_size, cubic)) * 2 + 1;
     return taps < in_size + 1 ? taps : in_size + 1;
+}
+
+/* The triangle, or Keys' cubic with a = -1/2, as ATen and Pillow take it to make images smaller. */
+static double filter(double x, int cubic) {
+    if (!cubic) return x < 1.0 ? 1.0 - x : 0.0;
+    const double a = -0.5;
+    if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
+    return x < 2.0 ? ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a : 0.0;
+}
+
+static int fixed_point(double weight, int precision) {
+    return (int)((weight < 0.0 ? -0.5 : 0.5) + weight * (1 << precision));
 }
 
 static uint8_t clamp_byte(int32_t value) { return value < 0 ? 0 : value > 255 ? 255 : (uint8_t)value; }
 
 /* Weights of the window [from, from + count) of an axis resized from in_size to out_size. */
-static void build_axis(Axis *a, int in_size, int out_size, int from, int count, int reversed) {
+static void build_axis(Axis *a, int in_size, int out_size, int from, int count, int reversed, int cubic) {
     if (a->in_size == in_size && a->out_size == out_size && a->from == from && a->count == count &&
-        a->reversed == reversed)
+        a->reversed == reversed && a->cubic == cubic)
         return;
-    *a = (Axis){in_size, out_size, from, count, reversed, 1, 14, in_size == out_size, 0,
+    *a = (Axis){in_size, out_size, from, count, reversed, cubic, 1, 14, in_size == out_size, 0,
                 a->first, a->size, a->weights, a->exact};
     int padded = round_up(count, 4);
     double scale = (double)in_size / out_size;
-    double support = scale >= 1.0 ? scale : 1.0, inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
-    int64_t limit = (int64_t)ceil(support) * 2 + 1, taps = max_taps(in_size, out_size);
+    double support = reach_of(scale, cubic), inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
+    int64_t limit = (int64_t)ceil(support) * 2 + 1, taps = max_taps(in_size, out_size, cubic);
     double largest = 0.0;
     for (int i = 0; i < out_size; i++) {
         int inside = i >= from && i < from + count;
@@ -83,8 +97,7 @@ static void build_axis(Axis *a, int in_size, int out_size, int from, int count, 
         double *w = a->exact + (inside ? i - from : count) * taps;
         double total = 0.0;
         for (int64_t j = 0; j < size; j++) {
-            double x = fabs((j + first - center + 0.5) * inverse);
-            w[j] = x < 1.0 ? 1.0 - x : 0.0;
+            w[j] = filter(fabs((j + first - center + 0.5) * inverse), cubic);
             total += w[j];
         }
         if (total != 0.0)
@@ -108,8 +121,8 @@ static void build_axis(Axis *a, int in_size, int out_size, int from, int count, 
     for (int at = 0; at < count; at++) {
         double *w = a->exact + (int64_t)(reversed ? count - 1 - at : at) * taps;
         int begin = 0, end = a->size[at];
-        while (end - begin > 1 && (int)(0.5 + w[end - 1] * (1 << precision)) == 0) end--;
-        while (end - begin > 1 && (int)(0.5 + w[begin] * (1 << precision)) == 0) begin++;
+        while (end - begin > 1 && fixed_point(w[end - 1], precision) == 0) end--;
+        while (end - begin > 1 && fixed_point(w[begin], precision) == 0) begin++;
         for (int j = begin; j < end; j++) w[j - begin] = w[j];
         a->first[at] += begin;
         a->size[at] = end - begin;
@@ -122,7 +135,7 @@ static void build_axis(Axis *a, int in_size, int out_size, int from, int count, 
         const double *w = a->exact + (int64_t)(at >= count ? count : reversed ? count - 1 - at : at) * taps;
         int16_t *out = a->weights + (int64_t)at * width;
         for (int j = 0; j < width; j++)
-            out[j] = j < a->size[at] ? (int16_t)(0.5 + w[j] * (1 << precision)) : 0;
+            out[j] = j < a->size[at] ? (int16_t)fixed_point(w[j], precision) : 0;
         if (a->first[at] + loaded + 2 > a->reach) a->reach = a->first[at] + loaded + 2;
     }
 }

@@ -1,8 +1,8 @@
 /*
- * Crop, antialiased bilinear resize, window, flip, table, layout: one pass over many images.
+ * Crop, antialiased resize, window, flip, table, layout: one pass over many images.
  *
- * The resize is ATen's uint8 `upsample_bilinear2d_aa` bit for bit: triangle filter
- * evaluated in float64, normalised, rounded to int16 with as many fraction bits as
+ * The resize is ATen's uint8 `upsample_bilinear2d_aa` bit for bit, or `upsample_bicubic2d_aa`:
+ * triangle or cubic filter evaluated in float64, normalised, rounded to int16 with as many fraction bits as
  * the largest weight of the axis allows; horizontal pass first, rounded to uint8,
  * then the vertical pass. A pass that keeps its size is the identity.
  *
@@ -92,8 +92,8 @@ __attribute__((always_inline)) static inline void prefetch_rows(const Image *ima
 }
 
 static void render_image(const Path *path, const Finish *f, const Image *image, Scratch *s, uint8_t *out) {
-    build_axis(&s->across, image->crop_w, image->resized_w, image->window_left, f->out_w, image->flip);
-    build_axis(&s->down, image->crop_h, image->resized_h, image->window_top, f->out_h, 0);
+    build_axis(&s->across, image->crop_w, image->resized_w, image->window_left, f->out_w, image->flip, f->cubic);
+    build_axis(&s->down, image->crop_h, image->resized_h, image->window_top, f->out_h, 0, f->cubic);
     const Axis *down = &s->down;
     const int copy = s->across.identity && !image->flip, base = down->first[0];
     int done = base; /* rows of the crop that have been resized horizontally */
@@ -133,7 +133,8 @@ static void raise_to(int64_t *most, int64_t value) {
 }
 
 static void add_need(Need *need, const Image *image, const Finish *f) {
-    int64_t tx = max_taps(image->crop_w, image->resized_w), ty = max_taps(image->crop_h, image->resized_h);
+    int64_t tx = max_taps(image->crop_w, image->resized_w, f->cubic);
+    int64_t ty = max_taps(image->crop_h, image->resized_h, f->cubic);
     raise_to(&need->rows, image->crop_h + ty + 4); /* zero weights may stand past the last row */
     raise_to(&need->exact_x, (f->out_w + 1) * tx);
     raise_to(&need->exact_y, (f->out_h + 1) * ty);
@@ -250,16 +251,16 @@ PyDoc_STRVAR(render_doc, "Crop, resize, cut, flip and convert packed RGB images 
 
 static PyObject *render(PyObject *module, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"addresses", "strides", "heights", "widths", "boxes", "out", "out_h", "out_w",
-                            "item_size", "channels_first", "table", "constants", "portable", NULL};
+                            "item_size", "channels_first", "table", "constants", "portable", "cubic", NULL};
     enum { ADDRESSES, STRIDES, HEIGHTS, WIDTHS, BOXES, OUT, TABLE, CONSTANTS, BUFFERS };
     Py_buffer view[BUFFERS];
     memset(view, 0, sizeof view);
     Finish f = {0};
     int portable = 0;
     PyObject *result = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*y*y*y*y*w*iiipy*y*|p", names, &view[ADDRESSES], &view[STRIDES],
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*y*y*y*y*w*iiipy*y*|pp", names, &view[ADDRESSES], &view[STRIDES],
                                      &view[HEIGHTS], &view[WIDTHS], &view[BOXES], &view[OUT], &f.out_h, &f.out_w,
-                                     &f.item_size, &f.channels_first, &view[TABLE], &view[CONSTANTS], &portable))
+                                     &f.item_size, &f.channels_first, &view[TABLE], &view[CONSTANTS], &portable, &f.cubic))
         return NULL; /* the parser has released what it had taken */
 
     const Py_ssize_t count = view[ADDRESSES].len / 8;

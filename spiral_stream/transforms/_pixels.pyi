@@ -21,6 +21,7 @@ def render(
     table: NDArray[np.generic],  # [3, 256] entries of item_size; empty for item_size 1
     constants: NDArray[np.float32],  # [7] scale, mean, std: the arithmetic that made the table
     portable: bool = False,  # do not use AVX2
+    cubic: bool = False,  # resize by the cubic filter, not by the triangle
 ) -> None: ...
 
 # Write where the pixels of each [H, W, 3] image lie; ValueError if they are not packed uint8.

@@ -97,7 +97,8 @@ def _formed(subject: Subject) -> dict[str, Any]:
         out["shape"] = Phrase(text, {"shapes": every, "batches": in_a_row})
     if isinstance(formation, Packed):
         segments = "any number of" if formation.max_segments is None else f"at most {formation.max_segments:,}"
-        out["packing"] = f"{formation.strategy} into rows of {formation.row_text}, {segments} segments a row"
+        limits = "".join(f", at most {most:,} {name}" for name, most in formation.limits.items())
+        out["packing"] = f"{formation.strategy} into rows of {formation.row_text}{limits}, {segments} segments a row"
         out["oversize"] = str(formation.oversize)
     if formation.length_texts:
         out["lengths"] = f"stored as {', '.join(formation.length_texts)}"

@@ -87,9 +87,17 @@ def _arrays(subject: Subject) -> Size:
     stages, merge = subject.stages, subject.bound.merge
     formation = stages.formation
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
-    sizes = {stage.name: _item_bytes(stage.spec) for stage in stages.fields if stage not in stages.sequences}
+    flat_bytes, flat, untold = _of_no_row(subject)
+    sizes = {
+        stage.name: _item_bytes(stage.spec)
+        for stage in stages.fields
+        if stage not in stages.sequences and stage.name not in flat
+    }
     unsized = [name for name, each in sizes.items() if each is None]
     unknown = [f"{', '.join(unsized)} (each image has its own size; {_RUNNING})"] if unsized else []
+    unknown += (
+        [f"{', '.join(untold)} (max_images and max_patches of the formation bound them; {_RUNNING})"] if untold else []
+    )
     sample = sum(each or 0 for each in sizes.values())
     budget = formation.budget if isinstance(formation, WindowedBucket) else None
     if formation is None:
@@ -99,9 +107,10 @@ def _arrays(subject: Subject) -> Size:
         return Size(sample * _fixed_samples(subject), unknown=unknown)
     if isinstance(formation, Packed):
         row = row_bytes(stages, formation.most_tokens(1))
-        return Size(row * stages.batches.batch_size * merge, "at most ", unknown=unknown)
+        return Size((row * stages.batches.batch_size + flat_bytes) * merge, "at most ", unknown=unknown)
     if budget is not None and budget.max_tokens is not None and budget.count == "padded":
-        return Size((budget.max_tokens * token + formation.window_size * sample) * merge, "at most ", unknown=unknown)
+        most = budget.max_tokens * token + formation.window_size * sample + flat_bytes
+        return Size(most * merge, "at most ", unknown=unknown)
     frames = sum(stage.frames for stage in stages.fields)
     if budget is not None and budget.max_frames is not None and frames and budget.oversize != "alone":
         rows = min(budget.max_frames // frames, subject.forming.batch_size or formation.window_size)
@@ -110,6 +119,18 @@ def _arrays(subject: Subject) -> Size:
     if not isinstance(first, str) and first.batches:
         return Size(int((first.rows * (first.widths * token + sample)).max()) * merge, "~", unknown=unknown)
     return Size(0, unknown=[f"arrays (no batch is formed yet; {_RUNNING})"])
+
+
+def _of_no_row(subject: Subject) -> tuple[int, list[str], list[str]]:
+    """Fields whose items no row counts: bytes of those that a budget bounds, the names of all, and of those that none does."""
+    stages, formation = subject.stages, subject.stages.formation
+    per_row = {name for name, each in need(stages.plan, Collate).fields if each.PER_ROW}
+    if formation is None:
+        flat = [stage.name for stage in stages.fields if stage.name not in per_row and stage not in stages.sequences]
+        return 0, flat, flat
+    found = {stage.name: stage.formed_bytes(formation, stages.batches.batch_size) for stage in stages.fields}
+    flat = [name for name, most in found.items() if most != 0]
+    return sum(most or 0 for most in found.values()), flat, [name for name in flat if found[name] is None]
 
 
 def _item_bytes(spec: FieldSpec) -> int | None:

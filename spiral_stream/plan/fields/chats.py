@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.checks import plain_type
-from spiral_stream.semantic import is_ragged, is_text
+from spiral_stream.semantic import is_ragged, is_text, need_sizes
 from spiral_stream.transforms.text.chat import ChatTemplate
 
 
@@ -22,6 +22,10 @@ def check_chat(chat: ChatTemplate, have: pa.Schema) -> None:
         if not _is_text(kind) and not (is_ragged(kind) and pa.types.is_struct(kind.value_type)):
             msg = f"ChatTemplate: tools={chat.tools!r} is {kind}. Name a column of JSON text, or of lists of structs"
             raise PlanError(msg)
+
+    if chat.images is not None:
+        sizes = have.field(chat.images.sizes)
+        need_sizes("ChatTemplate", sizes.with_type(plain_type(sizes.type)))
 
 
 def _check_messages(what: str, name: str, kind: pa.DataType) -> None:

@@ -66,22 +66,3 @@ def check_lists(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
                 f'Stack({field.column!r}, decode="image", transforms=[...])'
             )
             raise PlanError(msg)
-
-
-def check_counted(costs: Sequence[str], fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
-    """Refuse a budget of images without lists of them.
-
-    Args:
-        costs: what the budget counts.
-        fields: of the batch.
-        have: the columns that they are collated from.
-
-    Raises:
-        PlanError: no field decodes lists of images.
-    """
-    if "images" in costs and not list_columns(fields, have):
-        msg = (
-            "collate: max_images of BatchBudget counts the images of lists, which no field decodes; of one image per sample "
-            "batch_size says how many there are"
-        )
-        raise PlanError(msg)

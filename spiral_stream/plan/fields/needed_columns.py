@@ -12,8 +12,6 @@ from spiral_stream.batching.shapes.one_shape import OneShape
 from spiral_stream.errors import PlanError, shown, warn
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field
-from spiral_stream.fields.labels import need_mask
-from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
@@ -21,7 +19,8 @@ from spiral_stream.fields.step_total import StepTotal
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
 from spiral_stream.plan.fields.clips import clip_costs, is_clip, shorthands
 from spiral_stream.plan.fields.dtypes import field_spec, field_specs, widths_of
-from spiral_stream.plan.fields.image_lists import check_counted, check_lists
+from spiral_stream.plan.fields.flat_images import check_counted, check_flat
+from spiral_stream.plan.fields.image_lists import check_lists
 from spiral_stream.transforms.image.crop_and_resize import FitToShape
 from spiral_stream.transforms.transform import Transform
 
@@ -68,7 +67,7 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
             raise PlanError(msg)
         need_columns(f"collate (field {name!r})", field.columns, have)
         for other in field.columns[1:]:
-            need_mask(f"collate (field {name!r})", have.field(other))
+            field.need_column(f"collate (field {name!r})", have.field(other))
         device = field_spec(name, field, have.field(field.column)).device
         if device is not None:
             device_name(f"collate (field {name!r}): device", device)
@@ -165,13 +164,14 @@ def check_formation(
         field for _, field in fields if isinstance(field, SequenceField) and is_tokens(have.field(field.column).type)
     ]
     for name, field in fields:
-        if packed and field not in tokens and not isinstance(field, List | StepTotal):
+        if packed and field not in tokens and not field.PACKS:
             msg = (
                 f"collate: field {name!r}: a packed row holds several samples, which {type(field).__name__} cannot show. "
                 f"Use List({field.column!r}), or another formation"
             )
             raise PlanError(msg)
     check_shapes(formation, fields)
+    check_flat(formation, fields)
     if formation is None:
         return
     for text in formation.key_texts:
@@ -191,7 +191,7 @@ def check_formation(
     _check_lengths(formation, have)
     costs = clip_costs(fields)
     of_clips = [name for name in formation.cost_names if name in costs]
-    check_counted(formation.cost_names, fields, have)
+    check_counted(formation, fields, have)
     if of_clips and not costs["frames"]:
         msg = (
             f"collate: {' and '.join(f'max_{name}' for name in of_clips)} of BatchBudget counts decoded "

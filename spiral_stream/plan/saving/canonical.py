@@ -21,6 +21,8 @@ from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
 from spiral_stream.fields.crop_records import CropRecord, CropTopLeft, OriginalSize
+from spiral_stream.fields.flat_images import FlatImages, GridPositions, ImageExtents, ImageGrids, ImagePlaces
+from spiral_stream.fields.image_layouts import FixedLayout, PatchLayout, TileLayout
 from spiral_stream.fields.labels import LabelField, Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
@@ -51,6 +53,7 @@ from spiral_stream.transforms.image.crop_and_resize import CenterCropDown
 from spiral_stream.transforms.image.torchvision_step import Torchvision
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text.chat import ChatTemplate
+from spiral_stream.transforms.text.image_tokens import ImageTokens
 from spiral_stream.transforms.text.tokenize import Tokenize
 
 NODES: Final = {
@@ -109,6 +112,8 @@ VALUES: Final = {
             RowExchange,
         ),
         *(Boxes, BoxLabels, KeyPoints, CropRecord, CropTopLeft, OriginalSize, Patches, PatchGrid, PatchMask, StepTotal),
+        *(FixedLayout, PatchLayout, TileLayout, ImageTokens),
+        *(FlatImages, ImageGrids, ImageExtents, ImagePlaces, GridPositions),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, ChatTemplate, Tokenize),
         *(
             images.RandomResizedCrop,
@@ -144,8 +149,14 @@ _LATER: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (  # fields from after t
             "draws_alike": False,
         },
     ),
-    (BatchBudget | Pad | LabelField | maps.SampleTokens, dict.fromkeys(("also", "mask", "max_images", "template"))),
+    (
+        BatchBudget | Pad | LabelField | maps.SampleTokens,
+        dict.fromkeys(("also", "mask", "max_images", "max_patches", "template")),
+    ),
+    (Packed, {"max_images": None, "max_patches": None}),
     (maps.SampleAssembly, {"drop_last": False}),
+    (ChatTemplate, {"images": None}),
+    (images.Resize, {"interpolation": images.BILINEAR}),
     (nodes.Collate, {"cost": None, "balance": None}),
     (Packed | WindowedBucket | Pad | PadMask, {"length": None}),
 )

@@ -94,6 +94,8 @@ class BatchBuilder:
         self._sparing = refusals.packed and refusals.policy != "raise"
         payloads = payload_fields(stages, reader.lineage, metrics)
         self._by_address = [each for each in payloads if each.by_address]
+        self._at_once = [each for each in self._by_address if not each.AFTER_COLUMNS]
+        self._after_columns = [each for each in self._by_address if each.AFTER_COLUMNS]
         self._by_column = [each for each in payloads if not each.by_address]
         self._filling = Filling(stages, slots, merge, fields.programs(split), self._piece_rows)
         columns = fields.sequences
@@ -269,6 +271,7 @@ class BatchBuilder:
                 draft.parts += self._deferred(epoch, draft, found.tokens).start(pool)
             else:
                 self._fill_columns(draft, found.tokens)
+                self._fill_after_columns(draft)
             if not later or not self._fields.followers.fields:
                 self._fill_pixels(draft)
         except BaseException:
@@ -293,7 +296,7 @@ class BatchBuilder:
         return Pending(finish, draft.parts, fields, listed, found.begun, found.planned)
 
     def _fill_pixels(self, draft: Draft) -> None:
-        for each in self._by_address:
+        for each in self._at_once:
             each.start(draft)
 
     def _fill_columns(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
@@ -302,6 +305,10 @@ class BatchBuilder:
         if self._sequences is not None:
             self._sequences.fill(draft, gathered)
         for each in self._by_column:
+            each.start(draft)
+
+    def _fill_after_columns(self, draft: Draft) -> None:
+        for each in self._after_columns:
             each.start(draft)
 
     def _deferred(self, epoch: int, draft: Draft, gathered: Mapping[str, Ragged]) -> Deferred:
@@ -317,6 +324,7 @@ class BatchBuilder:
                 raise
             draft.listed += part.listed
             finish(part.parts)
+            self._fill_after_columns(draft)
             if self._fields.followers.fields:  # which have to be known before an image is read
                 self._fill_pixels(draft)
 

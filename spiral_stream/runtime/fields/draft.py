@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Membership
 from spiral_stream.errors import StreamError
+from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import SequenceLayout
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.bad_samples import BatchRefusals
@@ -70,6 +71,7 @@ class Draft:
     parts: list[Future[None]] = field(default_factory=list)
     listed: int = 0  # bytes of the fields that are lists
     layouts: list[SequenceLayout] = field(default_factory=list)  # where its token sequences lie
+    placed: dict[str, tuple[Ragged, SequenceLayout]] = field(default_factory=dict)  # the same, with them, by column
 
     def program(self, name: str) -> Program:
         """Return what is done to the pixels of a field of this batch."""

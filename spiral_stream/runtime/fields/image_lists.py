@@ -24,6 +24,7 @@ from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.plan.fields.image_lists import is_image_list, is_list_mask, list_length
 from spiral_stream.planner.columns.lineage import Lineage
+from spiral_stream.planner.columns.payload import Payload
 from spiral_stream.planner.columns.streams import split
 from spiral_stream.planner.field_stages import FieldStage, Lowering, PlainStage
 from spiral_stream.runtime.fetch import chunks, need_all, submitted
@@ -170,7 +171,7 @@ class ImageListFeed:
         _need_room(found.counts, width)
         owners = np.repeat(np.arange(len(found.counts)), found.counts)
         items = np.arange(len(owners)) - np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
-        rows = self._stored(found, owners, items)
+        rows = self.stored(found, owners, items)
         out_PN[np.arange(width) >= found.counts[:, None]] = 0
         if not len(owners):
             return [np.empty((0, 2), dtype=np.int32)] * len(found.counts)
@@ -187,8 +188,18 @@ class ImageListFeed:
         sizes = np.stack([rows.heights, rows.widths], axis=1)
         return np.split(sizes, np.cumsum(found.counts)[:-1])
 
-    def _stored(self, found: LookedUpLists, owners: Int64, items: Int64) -> StoredRows:
-        """Return all images in their stored form, in the order of the rows."""
+    def stored(self, found: LookedUpLists, owners: Int64, items: Int64) -> StoredRows:
+        """Return all images in their stored form, in the order of the rows.
+
+        Args:
+            found: P rows.
+            owners: shape [Q]: the row of each image.
+            items: shape [Q]: its place in the row's list.
+
+        Raises:
+            DataError: a row is refused, or an image's bytes are bad; ``row`` says whose.
+            SourceError: storage failed; likewise.
+        """
         rows = StoredRows(len(owners))
         starts = np.cumsum(found.counts) - found.counts
         for row in np.flatnonzero(found.at < 0).tolist():  # 10 us each
@@ -301,15 +312,26 @@ class ImageListField(PayloadField):
 
     def find(self, stream_rows: StreamRows) -> "Lists":
         """Look up the lists of samples; see `ImageListFeed.find`."""
-        parts = []
-        for stream, where in split(stream_rows):
-            with renumbered(where):
-                rows = self.payloads[stream].ordinals(stream_rows.rows[where])
-                parts.append((where, self._feeds[stream], self._feeds[stream].find(rows)))
-        counts = np.zeros(len(stream_rows), dtype=np.int64)
-        for where, _, found in parts:
-            counts[where] = found.counts
-        return Lists(counts, parts)
+        return find_lists(self._feeds, self.payloads, stream_rows)
+
+
+def find_lists(feeds: Sequence[ImageListFeed], payloads: Sequence[Payload], stream_rows: StreamRows) -> "Lists":
+    """Look up the lists of samples; see `ImageListFeed.find`.
+
+    Args:
+        feeds: one for each stream.
+        payloads: where each stream's images lie.
+        stream_rows: of the samples.
+    """
+    parts = []
+    for stream, where in split(stream_rows):
+        with renumbered(where):
+            rows = payloads[stream].ordinals(stream_rows.rows[where])
+            parts.append((where, feeds[stream], feeds[stream].find(rows)))
+    counts = np.zeros(len(stream_rows), dtype=np.int64)
+    for where, _, found in parts:
+        counts[where] = found.counts
+    return Lists(counts, parts)
 
 
 @final

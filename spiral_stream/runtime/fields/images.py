@@ -97,6 +97,14 @@ class StoredRows:
         self.addresses[row], self.lengths[row] = data.ctypes.data, len(data)
         self.heights[row], self.widths[row] = stored.height, stored.width
 
+    def take(self, index: Int64) -> "StoredRows":
+        """Return some of the images."""
+        out = StoredRows(0)
+        for name in ("addresses", "lengths", "heights", "widths", "cached"):
+            setattr(out, name, getattr(self, name)[index])
+        out.owners = self.owners
+        return out
+
     def image(self, row: int) -> StoredImage:
         """Return one row as an object."""
         data = (ctypes.c_ubyte * int(self.lengths[row])).from_address(int(self.addresses[row]))
@@ -211,6 +219,14 @@ class ImageFeed:
         rows = self._rows(ordinals, held)
         with timed(self._metrics, "transform_s"):
             return [np.array(image) for image in self._full(rows, slice(None))]
+
+    def full(self, rows: StoredRows) -> list[Pixels]:
+        """Return whole images that were looked up.
+
+        Raises:
+            DataError: an image is bad; ``row`` is its place.
+        """
+        return self._full(rows, slice(None))
 
     def _full(self, rows: StoredRows, part: slice) -> list[Pixels]:
         out = []

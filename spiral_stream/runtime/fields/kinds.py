@@ -20,10 +20,11 @@ def kinds_of(plan: Deliver) -> tuple[type[FieldStage], ...]:
     if not any(field.is_decoded for _, field in need(plan, Collate).fields):
         return _COPIED
     from spiral_stream.runtime.fields.clips import ClipStage
+    from spiral_stream.runtime.fields.flat_images import FlatImageStage
     from spiral_stream.runtime.fields.geometry import RecordStage
     from spiral_stream.runtime.fields.image_lists import ImageListStage
     from spiral_stream.runtime.fields.images import ImageStage
     from spiral_stream.runtime.fields.patches import PatchStage
     from spiral_stream.runtime.fields.sounds import SoundStage
 
-    return (ClipStage, SoundStage, ImageListStage, ImageStage, PatchStage, RecordStage, *_COPIED)
+    return (ClipStage, SoundStage, ImageListStage, ImageStage, PatchStage, RecordStage, FlatImageStage, *_COPIED)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +69,9 @@ class PayloadField(ABC):
     """
 
     task_rows: int  # that are fetched at a time, ahead of their batch
+    AFTER_COLUMNS: ClassVar[bool] = (
+        False  # whether it needs the columns of its batch, although rows are looked up by address
+    )
 
     def __init__(self, name: str, column: str, payloads: Sequence[Payload], feeds: Sequence[PayloadFeed] = ()) -> None:
         self.name, self.column, self.payloads, self._looked_up = name, column, payloads, feeds

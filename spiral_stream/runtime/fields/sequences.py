@@ -136,6 +136,7 @@ class SequenceFilling:
             attempt(lambda a, b: need_room(column.name, lengths[a:b], width))
         layout = self.layout_of(column, tokens, draft.shape, longest)
         draft.layouts.append(layout)
+        draft.placed[column.name] = tokens, layout
         written: list[tuple[TokenField, NDArray[Any]]] = []
         for stage in column.fields:
             if isinstance(stage.field, CuSeqlens):

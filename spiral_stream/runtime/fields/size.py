@@ -7,12 +7,15 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Formation
+from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.fields.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
+from spiral_stream.planner.field_stages import FieldStage
 from spiral_stream.planner.stages import Stages
 
 UNKNOWN_IMAGES: Final = 4  # of a list, where only the data knows how many there are
+UNKNOWN_PATCHES: Final = 256  # of an image, likewise
 _VALUE_BYTES: Final = 8  # of a value in a list
 OBJECT_BYTES: Final = 48 + _VALUE_BYTES  # of a text, or of bytes, beside their own bytes
 _LIST_BYTES: Final = 72 + _VALUE_BYTES  # beside the places of its items; two of them are spare
@@ -94,7 +97,10 @@ def batch_bytes(stages: Stages, merge: int) -> int:
     tokens = formation.most_tokens(stages.batches.batch_size)
     if tokens is None:
         return stages.batch_bytes(_most_samples(stages, formation) * merge)
-    return max(1, row_bytes(stages, tokens, stages.batches.batch_size) * merge)
+    rows = stages.batches.batch_size
+    known = [(stage, stage.formed_bytes(formation, rows)) for stage in stages.fields]
+    flat_bytes = sum(_guessed(stage) * rows if most is None else most for stage, most in known)
+    return max(1, (row_bytes(stages, tokens, rows) + flat_bytes) * merge)
 
 
 def row_bytes(stages: Stages, tokens: int, rows: int = 1) -> int:
@@ -104,8 +110,14 @@ def row_bytes(stages: Stages, tokens: int, rows: int = 1) -> int:
     return sum(np.dtype(dtype).itemsize * (widths[of] * rows if of in widths else tokens) for of, dtype in fields)
 
 
+def _guessed(stage: FieldStage) -> int:
+    """Bytes that a field of images end to end takes per row, where no budget bounds it."""
+    items = int(np.prod([n or 1 for n in stage.spec.shape], dtype=np.int64))
+    return UNKNOWN_IMAGES * UNKNOWN_PATCHES * items * host_dtype(str(stage.spec.dtype)).itemsize
+
+
 def _most_samples(stages: Stages, formation: Formation) -> int:
     """The most samples that a batch of a formation without a token limit may hold."""
     collate = need(stages.plan, Collate)
-    costs = {**clip_costs(collate.fields), "images": UNKNOWN_IMAGES}
+    costs = {**clip_costs(collate.fields), "images": UNKNOWN_IMAGES, "patches": UNKNOWN_IMAGES * UNKNOWN_PATCHES}
     return formation.most_samples(collate.batch_size, costs)

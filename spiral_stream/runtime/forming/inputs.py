@@ -29,6 +29,7 @@ from spiral_stream.expr import Expr
 from spiral_stream.plan.bad_samples import why_never
 from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.fields.clips import clip_costs
+from spiral_stream.plan.fields.flat_images import flat_images
 from spiral_stream.plan.fields.image_lists import list_columns
 from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import find, need
@@ -44,10 +45,11 @@ from spiral_stream.plan.verbs.mix import Mix
 from spiral_stream.planner.columns.lineage import LISTS, MASK, Key, Lengths, Made, Refusal, identity_keys
 from spiral_stream.planner.prepared_data.build import is_built
 from spiral_stream.planner.stages import Stages
-from spiral_stream.runtime.columns.samples import SampleReader, Samples, lengths_of
+from spiral_stream.runtime.columns.samples import SampleReader, Samples, as_lists, lengths_of
 from spiral_stream.sampling.memo import memo
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.transforms.python import Function
+from spiral_stream.transforms.text.image_tokens import sizes_of
 
 Int64 = NDArray[np.int64]
 _CHANGES: Final = SampleFilter | SampleFlatMap | SampleAssembly
@@ -93,6 +95,8 @@ class Forming:
         self.keys = [expr.parse(text) for text in formation.key_texts]
         self.costs = clip_costs(collate.fields)  # the same for every sample: the plan fixes a clip's size
         images = list_columns(collate.fields, collate.source.schema()) if "images" in formation.cost_names else []
+        flat = flat_images(collate.fields) if {"images", "patches"} & set(formation.cost_names) else []
+        images = [name for name in images if name not in {each.column for each in flat}]
         self.lists: list[Key] = [Lengths(name) for name in images]
         self.sequences = sorted({stage.field.column for stage in stages.sequences})
         shared = [column for column in self.sequences if column not in formation.widths]
@@ -108,6 +112,8 @@ class Forming:
             wanted += [key for each in self.lengths for key in lineage.expression_keys(each, end)]
         elif formation.needs_lengths:
             wanted += [lineage.length_key(column) for column in self.sequences]
+        self.flat = [(each.layout, lineage.key(each.sizes, end)) for each in flat]  # images end to end, by their sizes
+        wanted += [key for _, key in self.flat]
         self.wanted = wanted = [*wanted, *self.lists]  # columns that the formation looks at
         fields = [field for _, field in collate.fields]
         later = [*lineage.keys((name for field in fields for name in field.columns), end), *identity_keys(stages)]
@@ -432,7 +438,15 @@ class Forming:
         """What each sample costs of one additive limit, shape [S]."""
         if name in self.costs:
             return np.full(len(samples), self.costs[name], dtype=np.int64)
-        total: Int64 = np.add.reduce([lengths_of(samples.columns[key]) for key in self.lists])
+        total = np.zeros(len(samples), np.int64)
+        for layout, key in self.flat:
+            sizes, counts = sizes_of(as_lists(samples.columns[key]))
+            if name == "patches":
+                owners = np.repeat(np.arange(len(counts)), counts)
+                counts = np.bincount(owners, layout.patch_counts(sizes), len(counts)).astype(np.int64)
+            total += counts
+        for lists in self.lists if name == "images" else ():
+            total += lengths_of(samples.columns[lists])
         return total
 
     def _lengths(self, samples: Samples) -> Int64 | None:

@@ -28,6 +28,9 @@ from spiral_stream.transforms.transform import Transform, checked_chance, checke
 Int = NDArray[np.int64]
 Draw = Callable[[int], NDArray[np.float64]]
 
+BILINEAR: Final = "bilinear"
+BICUBIC: Final = "bicubic"
+_INTERPOLATIONS: Final = one_of((BILINEAR, BICUBIC))
 _TRIES: Final = 10  # boxes that RandomResizedCrop tries before it takes the centre, as torchvision
 _DIGITS: Final = Context(prec=28)  # logarithms in software: math.log differs between C libraries
 
@@ -184,14 +187,15 @@ class RandomHorizontalFlip(ImageTransform):
 @class_door(PlanError)
 @dataclass(frozen=True)
 class Resize(ImageTransform):
-    """Resize by antialiased bilinear interpolation, as torchvision does for uint8 tensors.
+    """Resize by antialiased interpolation, as torchvision does for uint8 tensors.
 
     Args:
         size: pixels of the shorter side; the longer side keeps the ratio, rounded down to a whole pixel. Or exactly
             (height, width).
+        interpolation: ``"bilinear"``, or ``"bicubic"``, as vision-language models often have it.
 
     Raises:
-        PlanError: the size is out of range.
+        PlanError: the size is out of range, or the interpolation unknown.
 
     Examples:
         >>> spiral.Stack("image", decode="jpeg", transforms=[spiral.transforms.Resize((16, 16))]).column
@@ -203,9 +207,15 @@ class Resize(ImageTransform):
     deterministic: ClassVar[bool] = True
 
     size: int | tuple[int, int]
+    interpolation: str = BILINEAR
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size("Resize", self.size))
+        check(self, "Resize", " is ", interpolation=_INTERPOLATIONS)
+
+    def __repr__(self) -> str:  # EXPLAIN shows it, as before for what is left out
+        more = "" if self.interpolation == BILINEAR else f", interpolation={self.interpolation!r}"
+        return f"Resize(size={self.size!r}{more})"
 
     def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
         del draw, resized
@@ -277,7 +287,21 @@ class CenterCrop(_Centred):
 @class_door(PlanError)
 @dataclass(frozen=True)
 class CenterCropDown(_Centred):
-    """As `CenterCrop`, where an odd rest is halved downward: the crop of Hugging Face's image processors."""
+    """As `CenterCrop`, where an odd rest is halved downward: the crop of Hugging Face's image processors.
+
+    Args:
+        size: pixels of both sides, or (height, width).
+
+    Raises:
+        PlanError: the size is out of range.
+
+    Examples:
+        >>> steps = [spiral.transforms.Resize(20), spiral.transforms.CenterCropDown(16)]
+        >>> samples.collate(
+        ...     batch_size=8, fields={"image": spiral.Stack("image", decode="jpeg", transforms=steps)}
+        ... ).to_numpy().spec()["image"].shape
+        (3, 16, 16)
+    """
 
     NAME: ClassVar[str] = "center_crop_down"
 

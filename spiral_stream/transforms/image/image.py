@@ -1,6 +1,6 @@
 """Compile a chain of image transforms to one pass over the pixels.
 
-Each step only moves boxes (`crop_and_resize`). So any legal chain is an integer crop box, an antialiased bilinear resize, an
+Each step only moves boxes (`crop_and_resize`). So any legal chain is an integer crop box, an antialiased resize, an
 integer window, a flip, and a table of 256 entries per channel. ``_pixels.c`` does all of it in one call for many
 images. Pixels equal torchvision's uint8 tensor path bit for bit.
 """
@@ -17,6 +17,7 @@ from spiral_stream.host_dtypes import host_dtype, rounded
 from spiral_stream.seeding import uniforms
 from spiral_stream.transforms import _pixels
 from spiral_stream.transforms.image.crop_and_resize import (
+    BICUBIC,
     TRANSFORMS,
     CenterCrop,
     Draw,
@@ -69,6 +70,11 @@ class ImageProgram:
     def deterministic(self) -> bool:
         """Whether no step draws random numbers."""
         return all(step.deterministic for step in self.steps)
+
+    @property
+    def cubic(self) -> bool:
+        """Whether the resize is bicubic."""
+        return any(isinstance(step, Resize) and step.interpolation == BICUBIC for step in self.steps)
 
     @property
     def output_shape(self) -> tuple[int, ...] | None:
@@ -251,6 +257,7 @@ class ImageProgram:
             self.layout == "nchw",
             self._table(),
             self._constants(),
+            cubic=self.cubic,
         )
 
     def on_device(self) -> "tuple[ImageProgram, Float32, Float32]":

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NoReturn, final
 
-from spiral_stream.arguments import FLAG, check, class_door, one_of, text
+from spiral_stream.arguments import FLAG, check, class_door, of_kind, one_of, text
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.transforms.text.image_tokens import ImageTokens
 from spiral_stream.transforms.transform import MOST_TOKENS, TOKENIZER, Transform
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
@@ -19,6 +20,7 @@ _CHOICES: Final = {
     }.items()
 }
 _LEFT_OUT: Final = text("a text, or leave it out", none=True)
+_IMAGES: Final = of_kind(ImageTokens | None, "ImageTokens('<image>', layout=..., sizes='sizes'), or leave it out")
 
 
 @final
@@ -52,6 +54,8 @@ class ChatTemplate(Transform):
         no_target: ``"refuse"`` a row of which no token is left to train on, or ``"keep"`` it with a mask of zeros.
         roles: roles besides system, developer, user, assistant, tool, function and ipython.
         variables: what else the template reads, such as ``{"enable_thinking": False}``: text, numbers, truth values.
+        images: the places that images take: the template writes a mark per image, which is repeated as often as the image has
+            tokens. Then ``max_length`` goes with ``truncate="refuse"``, since a cut would part an image from its places.
 
     Raises:
         PlanError: an argument is of the wrong type, or out of range.
@@ -78,6 +82,7 @@ class ChatTemplate(Transform):
     no_target: str = "refuse"
     roles: tuple[str, ...] = ()
     variables: tuple[tuple[str, Any], ...] = ()
+    images: ImageTokens | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.template, os.PathLike):
@@ -87,14 +92,22 @@ class ChatTemplate(Transform):
         check(self, "ChatTemplate", " is ", add_generation_prompt=FLAG, max_length=MOST_TOKENS)
         self._settle_roles()
         self._settle_variables()
+        check(self, "ChatTemplate", " is ", images=_IMAGES)
+        if self.images is not None and self.max_length is not None and self.truncate != "refuse":
+            msg = (
+                f"ChatTemplate: max_length={self.max_length:,} with images would cut an image's tokens, and leave its pixels. "
+                "Give truncate='refuse' too, or leave max_length out"
+            )
+            raise PlanError(msg)
         if len(set(self.columns)) < len(self.columns):
-            msg = f"ChatTemplate: column, prompt and tools are {', '.join(self.columns)}. Name different columns"
+            msg = f"ChatTemplate: column, prompt, tools and sizes are {', '.join(self.columns)}. Name different columns"
             raise PlanError(msg)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it reads, that of the conversation first."""
-        return (self.column, *(each for each in (self.prompt, self.tools) if each is not None))
+        sizes = None if self.images is None else self.images.sizes
+        return (self.column, *(each for each in (self.prompt, self.tools, sizes) if each is not None))
 
     @property
     def file(self) -> str | None:

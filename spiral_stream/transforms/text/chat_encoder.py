@@ -7,7 +7,7 @@ says where in the text each token stands. A token is trained on if it holds a ch
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.transforms.text.chat import ChatTemplate
 from spiral_stream.transforms.text.chat_format import ChatFormat
 from spiral_stream.transforms.text.chat_rendering import Renderer, Spans
 from spiral_stream.transforms.text.encoder import largest_id, open_tokenizer, read_tokenizer
+from spiral_stream.transforms.text.image_tokens import ImageTokens, Repeating
 from spiral_stream.transforms.text.tokenizer_identity import content_digest
 
 # S rows, N tokens of one
@@ -31,7 +32,9 @@ _TOGETHER: Final = 128  # texts of one call: the library tokenizes them on all c
 class ChatEncoder:
     """A tokenizer and a chat template with the options of a `ChatTemplate`. Thread-safe."""
 
-    def __init__(self, tokenizer_json: Path, chat: ChatTemplate, form: ChatFormat, *, masked: bool) -> None:
+    def __init__(
+        self, tokenizer_json: Path, chat: ChatTemplate, form: ChatFormat, *, masked: bool, layout: str | None = None
+    ) -> None:
         """Read the tokenizer.
 
         Args:
@@ -39,11 +42,14 @@ class ChatEncoder:
             chat: the options; its tokenizer name is not used.
             form: the template.
             masked: whether a loss mask is wanted.
+            layout: what identifies the layout of images, code included; None without images.
 
         Raises:
+            PlanError: the mark of images is no token of it.
             SourceError: the file cannot be read, or is no tokenizer.
         """
         self._path, self._chat, self._form, self.masked = tokenizer_json, chat, form, masked
+        self._layout = layout
         data = read_tokenizer(tokenizer_json)
         # The template writes the special tokens. What a post-processor adds is left out, and so is what it does to the
         # places of tokens: it would take blanks out of them.
@@ -52,11 +58,27 @@ class ChatEncoder:
         self.template_digest = form.digest
         self._renderer = Renderer(chat, form, masked=masked)
         self.dtype: np.dtype[Any] = np.dtype(np.uint16 if largest_id(self._tokenizer) < 1 << 16 else np.uint32)
-        self.digest = chat_digest(content_digest(data), chat, form, masked=masked)
+        self.digest = chat_digest(content_digest(data), chat, form, masked=masked, layout=layout)
+        self._repeating = None if chat.images is None else self._repeats(chat.images)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process reads the tokenizer itself."""
-        return _again, (self._path, self._chat, self._form, self.masked, self.digest)
+        return _again, (self._path, self._chat, self._form, self.masked, self.digest, self._layout)
+
+    def _repeats(self, images: ImageTokens) -> Repeating:
+        """What repeats the marks of images.
+
+        Raises:
+            PlanError: the mark is no token.
+        """
+        mark = self._tokenizer.token_to_id(images.token)
+        if mark is None:
+            msg = (
+                f"ChatTemplate: ImageTokens({images.token!r}) is no token of tokenizer {self._chat.tokenizer!r}. Give the token "
+                "that the template writes for an image, or add it to the tokenizer and register that again"
+            )
+            raise PlanError(msg)
+        return Repeating(images, mark, self._chat.column)
 
     @property
     def engine(self) -> str:
@@ -78,10 +100,9 @@ class ChatEncoder:
         masks: list[NDArray[np.uint8]] = []
         refused: dict[int, str] = {}
         for begin in range(0, rows.num_rows, _TOGETHER):
-            texts, spans = self._rendered(rows.slice(begin, _TOGETHER), begin, refused)
-            for at, encoding in enumerate(self._tokenizer.encode_batch(texts, add_special_tokens=False), begin):
-                found = np.array(encoding.ids, dtype=self.dtype)
-                mask = _mask(encoding, spans[at - begin]) if self.masked else np.zeros(len(found), np.uint8)
+            some = rows.slice(begin, _TOGETHER)
+            texts, spans = self._rendered(some, begin, refused)
+            for at, (found, mask) in enumerate(self._encoded(texts, spans, some, begin, refused), begin):
                 try:
                     span = slice(0, 0) if at in refused else self._span_left(mask, spans[at - begin])
                 except DataError as error:
@@ -89,6 +110,22 @@ class ChatEncoder:
                 ids.append(found[span])
                 masks.append(mask[span])
         return ids, masks, refused
+
+    def _encoded(
+        self, texts: list[str], spans: list[Spans], rows: pa.Table, begin: int, refused: dict[int, str]
+    ) -> Iterable[tuple[NDArray[Any], NDArray[np.uint8]]]:
+        """Ids and mask of each text, with the marks of images repeated; before that no length says anything."""
+        encoded = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        ids = [np.array(each.ids, dtype=self.dtype) for each in encoded]
+        masks = [
+            _mask(each, span) if self.masked else np.zeros(len(each.ids), np.uint8)
+            for each, span in zip(encoded, spans, strict=True)
+        ]
+        if self._repeating is not None:
+            ids, masks, why_not = self._repeating.rows(ids, masks, rows.column(rows.num_columns - 1))
+            for row, reason in why_not.items():
+                refused.setdefault(begin + row, reason)
+        return zip(ids, masks, strict=True)
 
     def _rendered(self, rows: pa.Table, begin: int, refused: dict[int, str]) -> tuple[list[str], list[Spans]]:
         texts, spans = [], []
@@ -117,7 +154,8 @@ class ChatEncoder:
         most = count if chat.max_length is None else min(count, chat.max_length)
         where = f"ChatTemplate({chat.column!r})"
         if most < count and chat.truncate == "refuse":
-            msg = f"{where}: {count:,} tokens, above max_length={chat.max_length:,}. Raise it, or give truncate='end' or 'start'"
+            way_out = "filter the row out" if chat.images is not None else "give truncate='end' or 'start'"
+            msg = f"{where}: {count:,} tokens, above max_length={chat.max_length:,}. Raise it, or {way_out}"
             raise DataError(msg)
         span = slice(count - most, count) if chat.truncate == "start" else slice(0, most)
         wanted = self.masked and chat.no_target == "refuse" and (bool(spans) or not chat.add_generation_prompt)
@@ -132,7 +170,9 @@ class ChatEncoder:
         return span
 
 
-def chat_digest(tokenizer_digest: str, chat: ChatTemplate, form: ChatFormat, *, masked: bool) -> str:
+def chat_digest(
+    tokenizer_digest: str, chat: ChatTemplate, form: ChatFormat, *, masked: bool, layout: str | None = None
+) -> str:
     """Compute an encoder's digest, 32 hexadecimal digits, without opening the tokenizer.
 
     Args:
@@ -140,14 +180,17 @@ def chat_digest(tokenizer_digest: str, chat: ChatTemplate, form: ChatFormat, *, 
         chat: the options.
         form: the template.
         masked: whether a loss mask is wanted.
+        layout: what identifies the layout of images; None without images.
     """
-    facts = {
+    facts: dict[str, Any] = {
         "tokenizer": tokenizer_digest,
         "template": form.digest,
         "transform": [chat.NAME, chat.VERSION],
         "masked": masked,
         "options": chat_options(chat),
     }
+    if chat.images is not None:
+        facts["images"] = [chat.images.token, layout]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -166,9 +209,11 @@ def chat_options(chat: ChatTemplate) -> dict[str, Any]:
     }
 
 
-def _again(path: Path, chat: ChatTemplate, form: ChatFormat, masked: bool, digest: str) -> ChatEncoder:
+def _again(
+    path: Path, chat: ChatTemplate, form: ChatFormat, masked: bool, digest: str, layout: str | None
+) -> ChatEncoder:
     """Read a tokenizer again, in another process."""
-    encoder = ChatEncoder(path, chat, form, masked=masked)
+    encoder = ChatEncoder(path, chat, form, masked=masked, layout=layout)
     if encoder.digest != digest:
         msg = f"{path!s:.200} changed while it was used. Register the tokenizer again, and make the plan again"
         raise SourceError(msg)

@@ -68,7 +68,7 @@ def test_the_error_of_a_large_sample_carries_its_number_and_shows_the_ways_out()
 @pytest.mark.parametrize(
     ("wrong", "way_out"),
     [
-        ({}, "Give max_tokens, max_frames, max_bytes or max_images"),
+        ({}, "Give max_tokens, max_frames, max_bytes, max_images or max_patches"),
         ({"max_tokens": 0}, "Give an integer from 1"),
         ({"max_tokens": 2.5}, "Give an integer from 1"),
         ({"max_frames": True}, "Give an integer from 1"),

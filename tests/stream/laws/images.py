@@ -10,6 +10,7 @@ from spiral_stream.testing import MakeStream
 from tests.fixtures import (
     bfloat16_fields,
     image_lists,
+    mixed_rows,
     padded_fields,
     patches,
     pipelines,
@@ -160,4 +161,53 @@ PATCHES: Final = [
     for name, order in (("shuffled", sp.GlobalShuffle(seed=3)), ("by shard", sp.ShardAwareShuffle(seed=4)))
 ]
 
-SUBJECTS: Final = (*IMAGES, *SCENES, *PIPELINES, *LISTS, *ROWS, *PATCHES)
+# ---- rows of text with images
+
+MIXED: Final = [
+    Subject(
+        f"text with images, {name}",
+        mixed_rows.make_catalog,
+        st.fixed_dictionaries(
+            {"order": st.sampled_from([sp.GlobalShuffle(seed=3), sp.ShardAwareShuffle(seed=4)]), **options}
+        ),
+        lambda catalog, options: lambda: mixed_rows.stream(catalog, **options),
+        by_night=10,
+    )
+    for name, options in (
+        (
+            "packed",
+            {
+                "formation": st.builds(
+                    sp.batching.Packed,
+                    max_tokens=st.integers(700, 1_000),
+                    strategy=st.sampled_from(["best_fit", "first_fit"]),
+                    window_size=st.integers(2, 30),
+                    max_images=st.none() | st.integers(8, 12),
+                    max_patches=st.none() | st.integers(400, 600),
+                ),
+                "batch_size": st.integers(1, 3),
+                "last": st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.batching.PadPartial]),
+            },
+        ),
+        (
+            "by a budget of each kind",
+            {
+                "formation": st.builds(
+                    sp.WindowedBucket,
+                    window_size=st.integers(8, 40),
+                    keys=st.sampled_from([(), (sp.BucketKey("len(tokens)"),)]),
+                    budget=st.builds(
+                        sp.BatchBudget,
+                        max_tokens=st.just(2_000),
+                        max_images=st.integers(8, 20),
+                        max_patches=st.just(500),
+                    ),
+                ),
+                "batch_size": st.none(),
+                "last": st.just(sp.KeepPartial),
+            },
+        ),
+    )
+]
+
+SUBJECTS: Final = (*IMAGES, *SCENES, *PIPELINES, *LISTS, *ROWS, *PATCHES, *MIXED)

@@ -34,7 +34,7 @@ def table_of(dtype):
     return ((values - CONSTANTS[1:4, None]) / CONSTANTS[4:7, None]).astype(dtype)
 
 
-def render(images, boxes, size, dtype="uint8", layout="nhwc", *, table=None, portable=False, out=None):
+def render(images, boxes, size, dtype="uint8", layout="nhwc", *, table=None, portable=False, out=None, cubic=False):
     count = len(images)
     addresses, strides = np.empty(count, np.uint64), np.empty(count, np.int64)
     heights, widths = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -45,7 +45,7 @@ def render(images, boxes, size, dtype="uint8", layout="nhwc", *, table=None, por
     boxes = np.ascontiguousarray(boxes, np.int32)
     first = layout == "nchw"
     _pixels.render(
-        addresses, strides, heights, widths, boxes, out, *size, out.itemsize, first, table, CONSTANTS, portable
+        addresses, strides, heights, widths, boxes, out, *size, out.itemsize, first, table, CONSTANTS, portable, cubic
     )
     return out
 
@@ -82,6 +82,19 @@ def test_resize_gives_the_bits_of_torchvision(height, width, to_height, to_width
     _pixels.resize(image, target)
 
     need_pixels_of_torchvision(target, resized_by_torchvision(tensor(image), [to_height, to_width]).permute(1, 2, 0))
+
+
+@pytest.mark.parametrize("portable", [False, True])
+@given(height=side, width=side, to_height=side, to_width=side, seed=seed, contrast=st.booleans())
+@few(50, 300)
+def test_a_bicubic_resize_gives_the_bits_of_torchvision(portable, height, width, to_height, to_width, seed, contrast):
+    image = noise(height, width, seed)
+    image = np.where(image > 127, 255, 0).astype(np.uint8) if contrast else image  # what the filter overshoots is cut
+    box = (0, 0, height, width, to_height, to_width, 0, 0, 0)
+    out = render([image], [box], (to_height, to_width), portable=portable, cubic=True)[0]
+
+    want = resized_by_torchvision(tensor(image), [to_height, to_width], "bicubic")
+    need_pixels_of_torchvision(out, want.permute(1, 2, 0))
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,8 @@ def test_the_plans_name_nearly_every_class_of_ours(plans: dict[str, Any]) -> Non
         "StepTotal",
         "Torchvision",
     }  # saved by tests of their own
+    pixels |= {"FixedLayout", "FlatImages", "GridPositions", "ImageExtents", "ImageGrids", "ImagePlaces"}
+    pixels |= {"ImageTokens", "PatchLayout", "TileLayout"}
     assert absent == {"CenterCrop", "Jpeg", "OneStream", "RandomCrop", "Resize", "Source", *orders, *pixels}
 
 

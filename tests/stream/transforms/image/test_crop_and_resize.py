@@ -128,7 +128,7 @@ def test_bad_fields_are_refused_at_birth(make, way_out):
 def test_lists_become_tuples_and_fields_are_json_values():
     assert Normalize(list(MEAN), list(STD)) == Normalize(MEAN, STD)
     assert RandomResizedCrop([224], scale=[0.1, 1], ratio=[1, 2]) == RandomResizedCrop(224, (0.1, 1.0), (1.0, 2.0))
-    assert asdict(Resize([8, 9])) == {"size": (8, 9)}
+    assert asdict(Resize([8, 9])) == {"size": (8, 9), "interpolation": "bilinear"}
     assert hash(RandomResizedCrop(224)) == hash(RandomResizedCrop([224]))
 
 
