@@ -1,14 +1,15 @@
-"""`Pad` and `PadMask`: rows of unequal length as one array, and a mask of its values."""
+"""`Pad`, `PadMask` and `Real`: rows of unequal length as one array, and masks of its values and of its rows."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spiral_stream.arguments import check, class_door, is_number, text
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.field import FieldSpec, named, settle_dtype, write
+from spiral_stream.fields.field import Field, FieldSpec, named, settle_dtype, write
 from spiral_stream.fields.padded_rows import PaddedRows, are_rows
 from spiral_stream.fields.sequence import (
     WIDE,
@@ -158,3 +159,25 @@ def _check_float(field: Pad) -> None:
         msg = f"{named(field)}: pad_value={value!r}. Give a finite number that fits {field.dtype}"
         raise PlanError(msg)
     object.__setattr__(field, "pad_value", float(value))  # 0 and 0.0 are one plan
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Real(Field):
+    """True for each sample, shape [B], bool. `collate` adds it for ``PadPartial(value=)``, which puts False in other rows.
+
+    Args:
+        column: any column; its values are not looked at.
+    """
+
+    column: str
+
+    def spec(self, column: pa.Field) -> FieldSpec:
+        del column
+        return FieldSpec("bool", ())
+
+    def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any] | list[Any]:
+        del values
+        assert out is not None
+        out[...] = True
+        return out

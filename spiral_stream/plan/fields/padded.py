@@ -11,7 +11,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import PadPartial, Tail
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
-from spiral_stream.fields.real import Real
+from spiral_stream.fields.pad import Real
 from spiral_stream.plan.fields.dtypes import field_spec
 
 

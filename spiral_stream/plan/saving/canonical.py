@@ -25,9 +25,8 @@ from spiral_stream.fields.flat_images import FlatImages, GridPositions, ImageExt
 from spiral_stream.fields.image_layouts import FixedLayout, PatchLayout, TileLayout
 from spiral_stream.fields.labels import LabelField, Labels, ShiftedLabels
 from spiral_stream.fields.list import List
-from spiral_stream.fields.pad import Pad, PadMask
+from spiral_stream.fields.pad import Pad, PadMask, Real
 from spiral_stream.fields.patches import Patches, PatchGrid, PatchMask
-from spiral_stream.fields.real import Real
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.fields.step_total import StepTotal
