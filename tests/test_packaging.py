@@ -317,7 +317,7 @@ def test_typed_user_programs_pass_mypy_strict_and_wrong_ones_do_not(installed: P
     shown = [ROOT / "README.md", *sorted(TUTORIALS.glob("*.md"))]
     written = {f"page_{page.stem.lower()}": "\n".join(CODE.findall(page.read_text())) for page in shown}
     assert written.pop("page_dagster") == ""  # a project of YAML
-    assert sorted(written) == ["page_images", "page_readme", "page_text", "page_video"]
+    assert sorted(written) == ["page_images", "page_readme", "page_spike", "page_text", "page_video"]
     assert all("import spiral_stream" in program for program in written.values())
     done = checked(installed, tmp_path, typed=TYPED, **written, **programs)
     assert done.returncode == 0, done.stdout + done.stderr
