@@ -42,7 +42,7 @@ def build(
     """
     begun = time.monotonic()
     before = need_caches(stream)
-    done = stream.materialize(ReportedProgress(context, before), workers=workers, executor=executor)
+    done = stream.materialize(ReportedProgress.of(context, before), workers=workers, executor=executor)
     figures = BuildFigures(done.rows, done.refused, done.shards, time.monotonic() - begun)
     return built(context, catalog, stream, metadata, figures, executor)
 
@@ -200,13 +200,30 @@ class ReportedProgress:
     """Report progress: a log line every few seconds, and an observation of the asset less often. Dagster has no progress bar.
 
     Args:
-        context: the asset's.
+        say: writes a line to the log.
+        observe: reports facts of the asset.
         before: the caches as they were when the build began.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, before: "Sequence[spiral.results.CacheStatus]" = ()) -> None:
-        self._context, self._line = context, ProgressLine(before)
+    def __init__(
+        self,
+        say: Callable[[str], object],
+        observe: Callable[[dict[str, Any]], object],
+        before: "Sequence[spiral.results.CacheStatus]" = (),
+    ) -> None:
+        self._say, self._observe, self._line = say, observe, ProgressLine(before)
         self._last = self._last_event = time.monotonic()
+
+    @classmethod
+    def of(
+        cls, context: dg.AssetExecutionContext, before: "Sequence[spiral.results.CacheStatus]" = ()
+    ) -> "ReportedProgress":
+        """Report through the context of an asset."""
+
+        def observe(facts: dict[str, Any]) -> None:
+            context.log_event(dg.AssetObservation(context.asset_key, metadata=facts))
+
+        return cls(context.log.info, observe, before)
 
     def __call__(self, done: "spiral.results.Progress") -> None:
         now = time.monotonic()
@@ -214,7 +231,7 @@ class ReportedProgress:
             return
         self._last = now
         line, facts = self._line.of(done)
-        self._context.log.info(line)
+        self._say(line)
         if now - self._last_event >= EVENT_EVERY_S:
             self._last_event = now
-            self._context.log_event(dg.AssetObservation(self._context.asset_key, metadata=facts))
+            self._observe(facts)

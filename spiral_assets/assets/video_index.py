@@ -116,7 +116,7 @@ def _build(
     versions = dict(zip(manifest.shard_names.to_pylist(), manifest.content_keys.to_pylist(), strict=True))
     wanted = requested(context, list(versions), groups)
     shards = [shard for group in wanted.values() for shard in group]
-    rows = spiral.index_videos(catalog, relation, column, shards, ReportedProgress(context)) if shards else None
+    rows = spiral.index_videos(catalog, relation, column, shards, ReportedProgress.of(context)) if shards else None
     facts = _by_group(manifest, rows, wanted)
     for group, counts in facts.items():
         if context.has_partition_key or context.has_partition_key_range:
@@ -147,7 +147,7 @@ def _register(
     """Register one row per file."""
     import spiral_stream as spiral
 
-    files = by_file(spiral.index_videos(catalog, relation, column, None, ReportedProgress(context)))
+    files = by_file(spiral.index_videos(catalog, relation, column, None, ReportedProgress.of(context)))
     catalog.register(index, spiral.Arrow(files), identity="file", replace=True)
     more = {
         "refused": files["error"].length() - files["error"].null_count,

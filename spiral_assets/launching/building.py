@@ -7,16 +7,16 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from spiral_assets.caching import EVENT_EVERY_S, EVERY_S, ProgressLine, need_caches
+from spiral_assets.caching import ReportedProgress, need_caches
 from spiral_assets.launching.messages import OBSERVED
 from spiral_assets.named import Named, Plan, SavedPlan
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
 
-    import spiral_stream as spiral
 
 
 def work_of(catalog: str, plan: Plan, executor: str, workers: int | None) -> dict[str, Any]:
@@ -43,24 +43,8 @@ def _plan(said: Mapping[str, Any]) -> Plan:
     return Named(said["function"], said.get("arguments", {}))
 
 
-@final
-class _Progress:
-    """Says how far a build is: a line every few seconds, an observation less often."""
-
-    def __init__(self, pipes: "PipesContext", before: "list[spiral.results.CacheStatus]") -> None:
-        self._pipes, self._line = pipes, ProgressLine(before)
-        self._last = self._last_event = time.monotonic()
-
-    def __call__(self, done: "spiral.results.Progress") -> None:
-        now = time.monotonic()
-        if now - self._last < EVERY_S and done.rows < done.rows_total:
-            return
-        self._last = now
-        text, facts = self._line.of(done)
-        self._pipes.log.info(text)
-        if now - self._last_event >= EVENT_EVERY_S:
-            self._last_event = now
-            self._pipes.report_custom_message({OBSERVED: facts})
+def _observe(pipes: "PipesContext", facts: Mapping[str, Any]) -> None:
+    pipes.report_custom_message({OBSERVED: facts})
 
 
 def build(work: Mapping[str, Any]) -> None:
@@ -76,7 +60,8 @@ def build(work: Mapping[str, Any]) -> None:
     with open_dagster_pipes() as pipes:
         begun = time.monotonic()
         with _plan(work["plan"])(spiral.connect(work["catalog"])).to_numpy() as stream:
-            progress = _Progress(pipes, need_caches(stream))
+            observe = partial(_observe, pipes)
+            progress = ReportedProgress(pipes.log.info, observe, need_caches(stream))
             done = stream.materialize(progress, workers=work.get("workers"), executor=work.get("executor") or "threads")
         seconds = time.monotonic() - begun
         facts = {"rows": done.rows, "refused": done.refused, "shards": done.shards, "seconds": seconds}

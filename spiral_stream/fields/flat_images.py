@@ -167,10 +167,26 @@ class OfFlatImages(FlatField):
         return spec
 
 
+class OfEachImage(OfFlatImages):
+    """Some integers of each image of a batch, ``[I, WIDTH]``."""
+
+    WIDTH: ClassVar[int]
+
+    dtype: str | Any
+    device: str | None
+
+    def __post_init__(self) -> None:
+        settle_dtype(self, _WIDE, " is unknown")
+
+    def spec(self, column: pa.Field) -> FieldSpec:
+        del column
+        return FieldSpec(str(self.dtype), (self.WIDTH,), None, self.device)
+
+
 @final
 @class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
-class ImageGrids(OfFlatImages):
+class ImageGrids(OfEachImage):
     """Frames, rows and columns of pieces of each image of a batch, ``[I, 3]``: the ``image_grid_thw`` of Qwen2-VL.
 
     Args:
@@ -183,22 +199,17 @@ class ImageGrids(OfFlatImages):
         (3,)
     """
 
+    WIDTH: ClassVar[int] = AXES
+
     column: str
     dtype: str | Any = "int64"
     device: str | None = None
-
-    def __post_init__(self) -> None:
-        settle_dtype(self, _WIDE, " is unknown")
-
-    def spec(self, column: pa.Field) -> FieldSpec:
-        del column
-        return FieldSpec(str(self.dtype), (AXES,), None, self.device)
 
 
 @final
 @class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
-class ImageExtents(OfFlatImages):
+class ImageExtents(OfEachImage):
     """Height and width of each image of a batch as it is stored, ``[I, 2]``: the ``image_sizes`` of LLaVA-NeXT.
 
     Args:
@@ -211,22 +222,17 @@ class ImageExtents(OfFlatImages):
         (2,)
     """
 
+    WIDTH: ClassVar[int] = 2
+
     column: str
     dtype: str | Any = "int64"
     device: str | None = None
-
-    def __post_init__(self) -> None:
-        settle_dtype(self, _WIDE, " is unknown")
-
-    def spec(self, column: pa.Field) -> FieldSpec:
-        del column
-        return FieldSpec(str(self.dtype), (2,), None, self.device)
 
 
 @final
 @class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
-class ImagePlaces(OfFlatImages):
+class ImagePlaces(OfEachImage):
     """Where each image of a batch stands in the text, ``[I, 4]``: row, segment, first place in the row, number of places.
 
     Segments count as in `Segments`: from 1 in each row.
@@ -242,17 +248,11 @@ class ImagePlaces(OfFlatImages):
     """
 
     NEEDS_PLACES: ClassVar[bool] = True
+    WIDTH: ClassVar[int] = 4
 
     column: str
     dtype: str | Any = "int64"
     device: str | None = None
-
-    def __post_init__(self) -> None:
-        settle_dtype(self, _WIDE, " is unknown")
-
-    def spec(self, column: pa.Field) -> FieldSpec:
-        del column
-        return FieldSpec(str(self.dtype), (4,), None, self.device)
 
 
 @final

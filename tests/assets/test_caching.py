@@ -32,7 +32,7 @@ def test_progress_is_logged_every_few_seconds_and_at_the_end(monkeypatch: pytest
     context, clock = Context(), SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(caching, "time", clock)
     now = 100.0
-    reported = caching.ReportedProgress(cast("dg.AssetExecutionContext", context))
+    reported = caching.ReportedProgress.of(cast("dg.AssetExecutionContext", context))
 
     for now, rows in ((101.0, 10), (102.5, 20), (103.0, 30), (105.0, 50), (105.1, 100)):  # noqa: B007  read by the clock
         reported(progress(rows, 100))
@@ -52,7 +52,7 @@ def test_a_resumed_build_counts_what_was_built_before_and_shows_figures_on_the_p
     monkeypatch.setattr(caching, "time", clock)
     now = 0.0
     before = [cast("spiral.results.CacheStatus", SimpleNamespace(built=900, rows=1_000))]
-    reported = caching.ReportedProgress(cast("dg.AssetExecutionContext", context), before)
+    reported = caching.ReportedProgress.of(cast("dg.AssetExecutionContext", context), before)
 
     for now, rows in ((10.0, 20), (25.0, 50)):  # noqa: B007  read by the clock
         reported(progress(rows, 100))
