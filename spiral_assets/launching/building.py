@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dagster_pipes import PipesContext
 
 
-
 def work_of(catalog: str, plan: Plan, executor: str, workers: int | None) -> dict[str, Any]:
     """Return what the program is given.
 

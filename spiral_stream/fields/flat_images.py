@@ -167,7 +167,7 @@ class OfFlatImages(FlatField):
         return spec
 
 
-class OfEachImage(OfFlatImages):
+class ImageNumbers(OfFlatImages):
     """Some integers of each image of a batch, ``[I, WIDTH]``."""
 
     WIDTH: ClassVar[int]
@@ -186,7 +186,7 @@ class OfEachImage(OfFlatImages):
 @final
 @class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
-class ImageGrids(OfEachImage):
+class ImageGrids(ImageNumbers):
     """Frames, rows and columns of pieces of each image of a batch, ``[I, 3]``: the ``image_grid_thw`` of Qwen2-VL.
 
     Args:
@@ -209,7 +209,7 @@ class ImageGrids(OfEachImage):
 @final
 @class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
-class ImageExtents(OfEachImage):
+class ImageExtents(ImageNumbers):
     """Height and width of each image of a batch as it is stored, ``[I, 2]``: the ``image_sizes`` of LLaVA-NeXT.
 
     Args:
@@ -232,7 +232,7 @@ class ImageExtents(OfEachImage):
 @final
 @class_door(PlanError, excepted=("column",))
 @dataclass(frozen=True, slots=True)
-class ImagePlaces(OfEachImage):
+class ImagePlaces(ImageNumbers):
     """Where each image of a batch stands in the text, ``[I, 4]``: row, segment, first place in the row, number of places.
 
     Segments count as in `Segments`: from 1 in each row.
