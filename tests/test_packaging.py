@@ -163,7 +163,7 @@ def test_torch_comes_with_those_extras_alone_that_compute_with_it() -> None:
 
     assert {extra for extra, names in comes.items() if "torch" in names} == {
         *("torch", "vision", "trainer", "demo", "all"),  # of users
-        *("bench", "dev"),
+        *("bench", "dev", "recipes"),
     }
     assert comes["dagster"] >= {"dagster", "dagster-dg-cli", "dagster-webserver", "lancedb", "matplotlib"}
     assert not comes["dagster"] & {"torchvision", "transformers", "tokenizers", "av", "triton", "jax", "ray"}

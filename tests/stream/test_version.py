@@ -18,6 +18,6 @@ def test_a_tree_that_nobody_installed_says_so(monkeypatch: pytest.MonkeyPatch) -
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(version, "version", missing)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
 
     assert version.installed() == version.NOT_INSTALLED
