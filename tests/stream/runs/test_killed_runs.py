@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests.fixtures import fault_proxy, stores, warm
-from tests.fixtures.recorded_plans import Plan, Rows, unbroken
+from tests.fixtures.recorded_plans import BAD, Plan, Rows, unbroken
 from tests.stream.keeping.laws.ground import Ground, settings
 from tests.stream.runs.training_program import LAST, STATE
 
@@ -127,7 +127,12 @@ class Trial:
         if not (
             ground.endpoint and self.plan["bad"]
         ):  # each machine has what it could not read in a quarantine of its own
-            assert found.get("seen", 0) == len(in_legs), (found["seen"], len(in_legs))
+            at = saved["state"]["epoch"], saved["state"].get("batch", 0)
+            beyond = any((epoch, end) > at for _, epoch, _, end in found["legs"])
+            # Beyond the last state a rank may have been killed before it came to refuse what another rank's batch counts.
+            unread = BAD if beyond and self.plan["bad"] else 0
+            surplus = found.get("seen", 0) - len(in_legs)
+            assert 0 <= surplus <= unread, (found["seen"], len(in_legs), at, found["legs"])
 
     def _unbroken(self, epochs: int) -> None:
         if epochs > self._epochs:
