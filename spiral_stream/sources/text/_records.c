@@ -1,6 +1,8 @@
-/* Where the records of a CSV file end, and whether its fields may begin as numbers that a number would not say.
+/* Where the records of a CSV file end, and whether its fields may begin as numbers that a number would not say; and
+   how many lines there are, and whether those of JSON are an object each, as far as their ends tell (pyarrow 26 crashes
+   on a null that stands for a row).
 
-   Both look at few bytes: those that end or enclose a field. `marks` finds them a window at a time: bytes are compared
+   All look at few bytes. Of CSV those end or enclose a field: `marks` finds them a window at a time, bytes are compared
    sixteen or more together, and then eight are passed over in a step.  */
 
 #define PY_SSIZE_T_CLEAN
@@ -151,9 +153,78 @@ static PyObject *odd(PyObject *module, PyObject *args) {
     return PyLong_FromLong(out);
 }
 
+static PyObject *line_ends(PyObject *module, PyObject *data_given) {
+    Py_buffer data;
+    if (PyObject_GetBuffer(data_given, &data, PyBUF_SIMPLE) < 0) return NULL;
+    const uint8_t *at = data.buf, *end = at + data.len;
+    Py_ssize_t out = 0;
+    while (at < end) { /* counts of a byte are added sixteen or more together */
+        const uint8_t *stop = end - at < 255 * 64 ? end : at + 255 * 64;
+        uint8_t counts[64] = {0};
+        for (; stop - at >= 64; at += 64)
+            for (int k = 0; k < 64; k++) counts[k] += at[k] == '\n';
+        for (int k = 0; k < 64; k++) out += counts[k];
+        for (; stop - at < 64 && at < stop; at++) out += *at == '\n';
+    }
+    PyBuffer_Release(&data);
+    return PyLong_FromSsize_t(out);
+}
+
+static inline const uint8_t *behind_blanks(const uint8_t *at, const uint8_t *end) {
+    while (at < end && (*at == ' ' || *at == '\t')) at++;
+    return at;
+}
+
+static inline const uint8_t *behind_any_blanks(const uint8_t *at, const uint8_t *end) {
+    while (at < end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
+    return at;
+}
+
+/* How many lines are not blank, and whether all begin with a brace, which up to 63 blanks may precede. */
+static Py_ssize_t objects_of(const uint8_t *at, const uint8_t *end, int *plain) {
+    Py_ssize_t out = 0;
+    while (at < end) {
+        const uint8_t *found = memchr(at, '\n', (size_t)(end - at)), *stop = found == NULL ? end : found;
+        if (*at == '{') {
+            out++;
+        } else if (behind_any_blanks(at, stop) < stop) {
+            const uint8_t *near = end - at < 64 ? end : at + 64, *first = behind_blanks(at, near);
+            if (first == near || *first != '{') *plain = 0;
+            out++;
+        }
+        at = stop + 1;
+    }
+    return out;
+}
+
+/* Whether an n follows a closing brace, as a null does that stands between two objects. */
+static int stray_null(const uint8_t *at, const uint8_t *end) {
+    while (at < end && (at = memchr(at, '}', (size_t)(end - at))) != NULL) {
+        at = behind_any_blanks(at + 1, end);
+        if (at < end && *at == 'n') return 1;
+    }
+    return 0;
+}
+
+static PyObject *objects(PyObject *module, PyObject *data_given) {
+    Py_buffer data;
+    if (PyObject_GetBuffer(data_given, &data, PyBUF_SIMPLE) < 0) return NULL;
+    const uint8_t *begin = data.buf, *end = begin + data.len;
+    int plain = 1;
+    Py_ssize_t lines;
+    Py_BEGIN_ALLOW_THREADS
+    lines = objects_of(begin, end, &plain);
+    plain = plain && !stray_null(begin, end);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    return Py_BuildValue("nO", lines, plain ? Py_True : Py_False);
+}
+
 static PyMethodDef functions[] = {
     {"ends", ends, METH_VARARGS, "Where records end, where lines do, and the quote that is open at the end, or -1."},
     {"odd", odd, METH_VARARGS, "1 if a field may begin as `00`, `0x` or `-0` does, 2 if one may begin with a plus, 3 if both."},
+    {"line_ends", line_ends, METH_O, "How many line ends there are."},
+    {"objects", objects, METH_O, "How many lines are not blank; whether each begins as an object, and no null follows one."},
     {NULL, NULL, 0, NULL},
 };
 

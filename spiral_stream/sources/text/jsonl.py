@@ -6,12 +6,10 @@ costs little more than one without, and which lines are rows depends on the line
 """
 
 import os
-import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, final
 
-import numpy as np
 import pyarrow as pa
 
 from spiral_stream.arguments import check, class_door
@@ -39,6 +37,7 @@ from spiral_stream.sources.json.types import (
 from spiral_stream.sources.mosaic import is_shard, lines_units, shards_source
 from spiral_stream.sources.schema import GIVE, columns, declared, need_column_names
 from spiral_stream.sources.tar.links import TarLinks, need_references, tars_key, with_references, with_texts
+from spiral_stream.sources.text import _records
 from spiral_stream.sources.text.json_arrays import is_lines, json_blocks
 from spiral_stream.sources.text.lines import Block, with_compressed
 
@@ -46,9 +45,7 @@ SUFFIXES: Final = with_compressed(".jsonl", ".ndjson", ".json")
 SAMPLE_FILES: Final = 16  # that the columns are taken from, spread over all
 SAMPLE_BYTES: Final = 4 << 20  # of them together; at least one line of each
 
-_NEWLINE, _BRACE = ord("\n"), ord("{")
 _BLANK: Final = b" \t\r\n"
-_STRAY_NULL: Final = re.compile(rb"\}[ \t\r]*n")  # pyarrow 26 crashes on a null that stands for a whole row
 
 
 @final
@@ -164,10 +161,10 @@ class JsonLines:
 
     def tables(self, block: Block) -> Iterator[pa.Table]:
         """Yield the rows of a block."""
-        starts, plain = _starts(block.data)
-        if not len(starts):
+        rows, plain = _records.objects(block.data)
+        if not rows:
             return
-        table = self._parser.table(block.data, len(starts)) if plain else None
+        table = self._parser.table(block.data, rows) if plain else None
         if table is not None:
             yield table
             return
@@ -178,7 +175,7 @@ class JsonLines:
     def _together(self, lines: Sequence[Record]) -> pa.Table | None:
         """The rows of lines, or None if they cannot be read together."""
         data = b"\n".join(line for _, line in lines)
-        plain = _starts(data)[1] or (len(lines) == 1 and _is_object(data))
+        plain = _records.objects(data)[1] or (len(lines) == 1 and _is_object(data))
         return self._parser.table(data, len(lines)) if plain else None
 
     def _refuse(self, line: Record) -> None:
@@ -233,18 +230,3 @@ def _first_lines(unit: ImportUnit, refused: Refused, room: int) -> Iterator[tupl
 def _is_object(line: bytes) -> bool:
     """Whether a line is one object for sure, whatever pyarrow makes of it."""
     return not read_line(line)[1]
-
-
-def _starts(data: bytes) -> tuple[np.ndarray[Any, Any], bool]:
-    """Where lines that are not blank begin, and whether each begins as an object does and no null stands between two."""
-    letters = np.frombuffer(data, np.uint8)
-    starts = np.concatenate([[0], np.flatnonzero(letters == _NEWLINE) + 1])
-    starts = starts[starts < len(letters)]
-    odd = starts[letters[starts] != _BRACE]
-    if len(odd):
-        blank = {int(at) for at in odd if not data[at : (data.find(b"\n", at) + 1 or len(data))].strip(_BLANK)}
-        begins = [int(at) for at in odd if int(at) not in blank and data[at:][:64].lstrip(b" \t")[:1] != b"{"]
-        starts = np.array([at for at in starts if int(at) not in blank], np.int64) if blank else starts
-        if begins:
-            return starts, False
-    return starts, _STRAY_NULL.search(data) is None

@@ -9,17 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Final, final
 
-import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.import_source import ROW_BYTES, ImportUnit, Refused
+from spiral_stream.sources.text import _records
 from spiral_stream.storage.file_object import opened_forward
 
 BLOCK_BYTES: Final = 4 << 20
 LINE_BYTES: Final = 64 << 20  # of the longest line
 COMPRESSED: Final = ("", ".gz", ".zst")  # what a suffix may be followed by
-_NEWLINE: Final = ord("\n")
 _BOM: Final = b"\xef\xbb\xbf"
 _CODECS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _WIDE: Final = (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
@@ -177,9 +176,7 @@ def blocks(unit: ImportUnit, refused: Refused, size: int = BLOCK_BYTES) -> Itera
             if end:
                 block = b"".join([*held, data[:end]])
                 yield Block(line, block)
-                line += int(
-                    np.count_nonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
-                )  # thrice as fast as bytes.count
+                line += _records.line_ends(block)
                 held = []
             held = [*held, data[end:]] if data[end:] else held
             length = sum(map(len, held))
