@@ -192,31 +192,11 @@ static PyObject *copy_spans(PyObject *module, PyObject *args) {
   return finished(all, 2, wrong);
 }
 
-static PyObject *texts(PyObject *module, PyObject *args) {
-  PyObject *given[2], *out = NULL;
-  Words all[2];
-  if (!PyArg_ParseTuple(args, "OO", &given[0], &given[1])) return NULL;
-  if (!all_words(given, all, 2, 2)) return NULL;
-  const uint64_t *from = all[0].view.buf;
-  const int64_t *sizes = all[1].view.buf;
-  const Py_ssize_t count = all[0].count;
-  if (all[1].count == count) out = PyList_New(count);
-  else PyErr_SetString(PyExc_ValueError, "arrays of unequal length");
-  for (Py_ssize_t i = 0; out != NULL && i < count; i++) {
-    if (i + AHEAD < count) __builtin_prefetch((const void *)(uintptr_t)from[i + AHEAD]);
-    PyObject *one = PyUnicode_DecodeUTF8((const char *)(uintptr_t)from[i], (Py_ssize_t)sizes[i], NULL);
-    if (one == NULL || PyList_SetItem(out, i, one) != 0) Py_CLEAR(out);
-  }
-  for (int k = 0; k < 2; k++) PyBuffer_Release(&all[k].view);
-  return out;
-}
-
 static PyMethodDef methods[] = {
     {"addresses", addresses, METH_VARARGS, "Addresses of values of one width, by where the values of each shard begin."},
     {"locate", locate, METH_VARARGS, "The shard of each ordinal, and its offset there."},
     {"copy", copy, METH_VARARGS, "Copy values of one width from their addresses, one after another."},
     {"spans", spans, METH_VARARGS, "Where spans begin and how many bytes they have, by the addresses of their ends."},
-    {"texts", texts, METH_VARARGS, "The UTF-8 texts at some addresses, as a list."},
     {"copy_spans", copy_spans, METH_VARARGS, "Copy spans from their addresses, one after another."},
     {NULL, NULL, 0, NULL},
 };

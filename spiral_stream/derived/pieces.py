@@ -103,6 +103,14 @@ class Pieces:
         found: UInt64 = bases + self._begins[slot][shards]
         return found
 
+    def table(self, slot: str) -> UInt64:
+        """Return where the array of every shard begins, shape [S], uint64; 0 where its part is not mapped yet."""
+        whole = self._absolute.get(slot)
+        if whole is not None:
+            return whole
+        bases = self._bases[self._part]
+        return np.where(bases == 0, bases, bases + self._begins[slot])
+
     def item_addresses(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
         """Shape [P] -> [P], uint64: where the items of an array lie whose items have ``width`` bytes; see `addresses`."""
         whole = self._absolute.get(slot)
@@ -249,20 +257,20 @@ class PiecesTogether:
 
     def addresses(self, slot: str, shards: Int64) -> UInt64:
         """Where the array of each of these shards begins; see `Pieces`."""
-        return self._table(slot)[shards]
+        return self.table(slot)[shards]
 
     def item_addresses(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
         """Where items lie; see `Pieces`."""
         out = np.empty(len(shards), np.uint64)
-        _gather.addresses(self._table(slot), shards, offsets, width, out)
+        _gather.addresses(self.table(slot), shards, offsets, width, out)
         return out
 
     def verify(self, addresses: UInt64, sizes: Int64) -> None:
         """Verify what is read; see `Pieces`."""
         verify_rows(addresses, sizes, self._damaged)
 
-    def _table(self, slot: str) -> UInt64:
-        """Shape [S]: where the array of every shard begins."""
+    def table(self, slot: str) -> UInt64:
+        """Return where the array of every shard begins, shape [S], uint64."""
         if slot not in self._whole:
             every = [(one, np.arange(len(one.counts[slot]))) for one in self._each]
             self._whole[slot] = np.concatenate([one.addresses(slot, shards) for one, shards in every])

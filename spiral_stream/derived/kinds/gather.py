@@ -3,15 +3,14 @@
 A row of fixed width costs one copy (0.1 us in a shuffled batch, a cache miss included), a text two.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.derived import _gather
+from spiral_stream.derived import _gather, _rows
 from spiral_stream.derived.kinds.column import FIXED, LIST, TEXT, Column, item_of
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.fields.ragged import Ragged
@@ -60,6 +59,10 @@ class ColumnPieces(Protocol):
         """Shape [P] -> [P]: where items lie."""
         ...
 
+    def table(self, slot: str) -> UInt64:
+        """Shape [S]: where the array of every shard begins; 0 where it is not mapped yet."""
+        ...
+
     def verify(self, addresses: UInt64, sizes: Int64) -> None:
         """Verify what is read."""
         ...
@@ -86,6 +89,10 @@ class PiecesOf:
         """Where items lie; see `Pieces`."""
         return self._pieces.item_addresses(self._prefix + slot, shards, offsets, width)
 
+    def table(self, slot: str) -> UInt64:
+        """Where the array of every shard begins; see `Pieces`."""
+        return self._pieces.table(self._prefix + slot)
+
     def verify(self, addresses: UInt64, sizes: Int64) -> None:
         """Verify what is read; see `Pieces`."""
         self._pieces.verify(addresses, sizes)
@@ -93,23 +100,6 @@ class PiecesOf:
     def array(self, slot: str, shard: int) -> NDArray[Any]:
         """One array of one shard; see `Pieces`."""
         return self._pieces.array(self._prefix + slot, shard)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class RowAddresses:
-    """Where rows of a kept column lie; what they touch was verified."""
-
-    addresses: UInt64  # [P]
-    sizes: Int64 | None  # [P] bytes of texts; None of rows of one width
-
-    def run(self, first: int, last: int) -> "RowAddresses":
-        """Return rows [first, last), as views."""
-        return RowAddresses(self.addresses[first:last], None if self.sizes is None else self.sizes[first:last])
-
-    def take(self, left: Int64) -> "RowAddresses":
-        """Return the rows at these places, in this order."""
-        return RowAddresses(self.addresses[left], None if self.sizes is None else self.sizes[left])
 
 
 @final
@@ -123,8 +113,8 @@ class NarrowColumn:
         self._item = pieces.summary["item_bytes"]
         self._signed = bool(pieces.summary["negative"].any())
         item = item_of(column.kind)
-        self._width = 0 if item is None else max(1, item[0].bit_width // 8) * item[1]
-        self._row_bytes = np.array([self._width])
+        self.width = 0 if item is None else max(1, item[0].bit_width // 8) * item[1]
+        self._row_bytes = np.array([self.width])
         self._form, self._wrap = column.form, _wrapper(column.kind)
 
     @property
@@ -175,49 +165,45 @@ class NarrowColumn:
 
     @property
     def copies(self) -> bool:
-        """Whether `rows` gives every row: no row is null, and rows have a fixed width or are texts."""
+        """Whether `RowCopies` gives every row: no row is null, and rows have a fixed width or are texts."""
         return self._form != LIST and not self._nulls
 
-    def rows(self, shards: Int64, offsets: UInt64) -> RowAddresses:
-        """Return where rows lie, for `copy` or `texts`; for columns that are `copies`.
+    @property
+    def is_text(self) -> bool:
+        """Whether rows are texts."""
+        return self._form == TEXT
 
-        Args:
-            shards: shape [P], from `located`.
-            offsets: shape [P], from `located`.
+    def make_ready(self, shards: Int64, offsets: UInt64) -> None:
+        """Map and verify what rows touch; arguments as in `arrow`.
 
         Raises:
             DamageError: a piece is not what was written.
         """
-        if self._form == TEXT:
-            begins, sizes, _ = self._spans(shards, offsets)
-            return RowAddresses(begins, sizes)
-        addresses = self.pieces.item_addresses("data", shards, offsets, self._width)
+        if self._form == FIXED:
+            self._places(shards, offsets)
+        else:
+            self._spans(shards, offsets)
+
+    def mapped(self) -> tuple[int, UInt64, UInt64 | None, Int64 | None, tuple[Any, ...]]:
+        """Return the column as `_rows.Rows` takes it, as far as its pieces are mapped; of lists there is none."""
+        ends, item = (self.pieces.table("ends"), self._item) if self.is_text else (None, None)
+        data = self.pieces.table("data")  # before the owners: what it says is mapped has one of them
+        return 0 if self.is_text else self.width, data, ends, item, self.pieces.owners()
+
+    def text_bytes(self, rows: int, nbytes: int) -> int:
+        """Return the bytes that Arrow would hold some texts in, which have so many themselves."""
+        return nbytes + (_WORD if self.column.kind == pa.large_utf8() else _TEXT_END) * rows
+
+    def _places(self, shards: Int64, offsets: UInt64) -> UInt64:
+        """Addresses of rows of fixed width; verified."""
+        addresses = self.pieces.item_addresses("data", shards, offsets, self.width)
         self.pieces.verify(addresses, self._row_bytes)
-        return RowAddresses(addresses, None)
-
-    def copy(self, rows: RowAddresses, out: NDArray[Any]) -> None:
-        """Copy P rows of fixed width to their place in a batch.
-
-        Args:
-            rows: from `rows`.
-            out: shape [P, ...], contiguous, with items as Arrow's; a boolean has a byte.
-        """
-        if self._width:
-            _gather.copy(rows.addresses, self._width, out)
-
-    def texts(self, rows: RowAddresses) -> tuple[list[str], int]:
-        """Return rows of texts as Python values, and the bytes that Arrow would hold them in.
-
-        Args:
-            rows: from `rows`.
-        """
-        assert rows.sizes is not None
-        end = _WORD if self.column.kind == pa.large_utf8() else _TEXT_END
-        return _gather.texts(rows.addresses, rows.sizes), int(rows.sizes.sum()) + end * len(rows.sizes)
+        return addresses
 
     def _fixed(self, shards: Int64, offsets: UInt64, valid: Any) -> pa.Array:
-        data = np.empty(len(shards) * self._width, np.uint8)
-        self.copy(self.rows(shards, offsets), data)
+        data = np.empty(len(shards) * self.width, np.uint8)
+        if self.width:
+            _gather.copy(self._places(shards, offsets), self.width, data)
         return self._wrap(len(shards), data, valid)
 
     def _spans(self, shards: Int64, offsets: UInt64) -> tuple[UInt64, Int64, Int64]:
@@ -268,6 +254,48 @@ class NarrowColumn:
         _gather.copy(addresses, 1, bits)
         out[at] = bits
         return None if out.all() else pa.py_buffer(np.packbits(out, bitorder="little"))
+
+
+@final
+class RowCopies:
+    """Copies rows of several kept columns into a batch, in one call. Thread-safe.
+
+    Args:
+        columns: that are `NarrowColumn.copies`.
+    """
+
+    def __init__(self, columns: Sequence[NarrowColumn]) -> None:
+        self._columns = [column for column in columns if column.is_text or column.width]  # no bytes, nothing to do
+        self._at = [at for at, column in enumerate(columns) if column.is_text or column.width]
+        self._rows = _rows.Rows([column.mapped() for column in self._columns])
+
+    def fill(self, shards: Int64, offsets: UInt64, outs: Sequence[NDArray[Any] | None]) -> list[Any]:
+        """Copy P rows of every column.
+
+        Args:
+            shards: shape [P], from `located`.
+            offsets: shape [P], from `located`.
+            outs: of each column an array of shape [P, ...], contiguous, with items as Arrow's; a boolean has a byte. None for
+                a column of texts.
+
+        Returns:
+            by column the array, or the texts with their bytes in Arrow: ``(list[str], int)``.
+
+        Raises:
+            DamageError: a piece is not what was written.
+        """
+        filled: list[Any] = [outs[at] for at in self._at]
+        for _ in range(2 * len(self._columns) + 1):  # a column lacks something once, one of texts twice
+            lacking = self._rows.fill(shards, offsets, filled)
+            if lacking < 0:
+                break
+            self._columns[lacking].make_ready(shards, offsets)
+            self._rows.refresh(lacking, self._columns[lacking].mapped())
+        assert lacking < 0, self._columns[lacking].column.name
+        found = list[Any](outs)
+        for at, column, each in zip(self._at, self._columns, filled, strict=True):
+            found[at] = (each[0], column.text_bytes(len(shards), each[1])) if column.is_text else each
+        return found
 
 
 def _wrapper(kind: pa.DataType) -> Callable[[int, NDArray[np.uint8], Any], pa.Array]:

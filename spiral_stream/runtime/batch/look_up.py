@@ -26,7 +26,6 @@ from typing import Final, final
 
 import numpy as np
 
-from spiral_stream.derived.kinds.gather import RowAddresses
 from spiral_stream.errors import SourceError
 from spiral_stream.fields.ragged import FEW_BYTES, Ragged
 from spiral_stream.integrity.blocks import moment, sound
@@ -40,6 +39,7 @@ from spiral_stream.runtime.fields.payload_field import PayloadField
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.numbering.drawn import Drawn, joined, part_of, sample_count
 from spiral_stream.runtime.numbering.numbering import Numbering
+from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
 BATCHES: Final = 16  # looked up together at most
@@ -57,7 +57,7 @@ class LookedUpBatch:
     counts: list[int]  # samples of each batch
     planned: int  # samples of all; one that is cut into several pieces counts where it begins
     begun: int  # when the reading of mapped files began
-    rows: Mapping[str, RowAddresses] = field(default_factory=dict)  # where they lie in kept columns that are copied
+    located: tuple[Int64, UInt64] | None = None  # shard and offset of each in kept columns, where fields are gathered
     tokens: Mapping[str, Ragged] = field(default_factory=dict)  # kept token columns
     looked_up: bool = False
     read: bool = False  # whether its columns were read with those of a batch before it
@@ -73,11 +73,11 @@ class LookedUpBatch:
         """Return the same batches with some of their samples."""
         borders = np.cumsum([0, *self.counts])
         counts = np.diff(np.searchsorted(left, borders)).tolist()
-        rows = {name: each.take(left) for name, each in self.rows.items()}
+        located = None if self.located is None else (self.located[0][left], self.located[1][left])
         tokens = {name: values.take(left) for name, values in self.tokens.items()}
         drawn = Drawn(self.drawn.samples.take(left), part_of(self.drawn.membership, left))
         state = self.looked_up, self.read, self.lost
-        return LookedUpBatch(self.numbers, drawn, counts, sample_count(drawn), self.begun, rows, tokens, *state)
+        return LookedUpBatch(self.numbers, drawn, counts, sample_count(drawn), self.begun, located, tokens, *state)
 
 
 @final
@@ -226,14 +226,13 @@ class LookingUp:
         gathering = self._gathering
         with timed(self._metrics, "fetch_s"), doing(gathering.words):
             shards, offsets = gathering.located([each.drawn.samples.stream_rows for each in found])
-            rows = {column: narrow.rows(shards, offsets) for column, narrow in gathering.copied.items()}
             tokens = {column: narrow.ragged(shards, offsets).near() for column, narrow in gathering.tokens.items()}
             if tokens:
                 self._metrics.read_table(len(offsets), {column: each.nbytes for column, each in tokens.items()})
         first = 0
         for each in found:
             last = first + sum(each.counts)
-            each.rows = {column: values.run(first, last) for column, values in rows.items()}
+            each.located = shards[first:last], offsets[first:last]
             each.tokens = {column: values.run(first, last) for column, values in tokens.items()}
             first = last
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import fills_with_value
-from spiral_stream.derived.kinds.gather import NarrowColumn
+from spiral_stream.derived.kinds.gather import NarrowColumn, RowCopies
 from spiral_stream.plan.verbs.maps import SampleTokens
 from spiral_stream.planner.columns.lineage import Key, Lineage, Stored
 from spiral_stream.planner.field_stages import PlainStage
@@ -40,7 +40,7 @@ class Gathering:
 
     Attributes:
         plains: the columns that plain fields copy, by field.
-        copied: the same ones, by column.
+        copies: copies their rows, in the same order.
         tokens: the columns that are gathered as addresses of tokens, by column.
     """
 
@@ -53,11 +53,12 @@ class Gathering:
         checked = stages.formation is not None and bool(stages.formation.length_texts)  # with the columns that are read
         addressed = {name: self._copied_column(name) for name in columns if name in only and not checked}
         self.plains: dict[str, NarrowColumn] = {name: column for name, column in copied.items() if column is not None}
-        self.copied = {column.column.name: column for column in self.plains.values()}
+        self.copies = RowCopies(list(self.plains.values()))
         self.tokens: dict[str, NarrowColumn | MappedColumn] = {
             name: column for name, column in addressed.items() if column is not None
         }
-        names = dict.fromkeys((*self.copied, *(column.column.name for column in self.tokens.values())))
+        read = (*self.plains.values(), *self.tokens.values())
+        names = dict.fromkeys(column.column.name for column in read)
         relations = dict.fromkeys(stream.base.entry.name for stream in stages.streams)
         self.words = f"reading column {', '.join(names)} of relation {', '.join(relations)}"
 

@@ -49,27 +49,33 @@ class GatheredFields:
 
     def __init__(self, fields: OpenedFields, slots: Slots, metrics: Metrics, merge: int) -> None:
         self._stages, self._slots, self._metrics, self._merge = fields.stages, slots, metrics, merge
-        self._words = fields.gathering.words
+        self._words, self._copies = fields.gathering.words, fields.gathering.copies
         self._fields = [
-            (stage.name, stage.spec.dtype, stage.shape(0)[1:], narrow, narrow.column.name)
-            for stage, narrow in fields.gathered
+            (stage.name, stage.spec.dtype, stage.shape(0)[1:], narrow.column.name) for stage, narrow in fields.gathered
         ]
 
     def fill(self, found: LookedUpBatch, fields: dict[str, Any]) -> int:
-        """Fill those of a batch; returns the bytes of the ones that are lists."""
+        """Fill those of a batch; returns the bytes of the ones that are lists.
+
+        Raises:
+            DamageError: a piece of a kept column is not what was written.
+        """
         if not self._fields:
             return 0
+        assert found.located is not None
         rows, listed, read = found.drawn.membership.rows, 0, dict[str, int]()
-        slot_rows = room(self._stages, rows, self._merge)
+        slot_rows, take = room(self._stages, rows, self._merge), self._slots.take
         with timed(self._metrics, "fetch_s"), doing(self._words):
-            for name, dtype, shape, narrow, column in self._fields:
+            outs = [
+                None if dtype is None else take((rows, *shape), dtype, slot_rows) for _, dtype, shape, _ in self._fields
+            ]
+            filled = self._copies.fill(*found.located, outs)
+            for (name, dtype, _, column), value in zip(self._fields, filled, strict=True):
                 if dtype is None:
-                    fields[name], nbytes = narrow.texts(found.rows[column])
+                    fields[name], nbytes = value
                     listed += OBJECT_BYTES * rows + nbytes
                 else:
-                    fields[name] = filled = self._slots.take((rows, *shape), dtype, slot_rows)
-                    narrow.copy(found.rows[column], filled)
-                    nbytes = filled.nbytes
+                    fields[name], nbytes = value, value.nbytes
                 read[column] = read.get(column, 0) + nbytes
         self._metrics.read_table(rows, read)
         return listed

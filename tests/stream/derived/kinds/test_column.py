@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.derived.derivation import ShardRows
 from spiral_stream.derived.kinds.column import FIXED, LIST, TEXT, Column, fewest_bytes, form_of, item_of
-from spiral_stream.derived.kinds.gather import NarrowColumn
+from spiral_stream.derived.kinds.gather import NarrowColumn, RowCopies
 from spiral_stream.fields.ragged import Ragged
 from tests.fixtures.examples import few
 from tests.fixtures.named_shards import Shards, kept_column, shard_places
@@ -155,16 +155,14 @@ def identical(found: pa.Array, wanted: pa.Array) -> bool:
 
 def need_copied(kept: NarrowColumn, shards: Any, offsets: Any, wanted: pa.Array) -> None:
     """Check that rows are copied to their place as `NarrowColumn.arrow` holds them."""
-    if form_of(wanted.type) == TEXT:
-        texts, nbytes = kept.texts(kept.rows(shards, offsets))
-        assert (texts, nbytes) == (wanted.to_pylist(), wanted.nbytes)
-        return
-    width = kept.column.row_bytes
-    assert width is not None
-    out = np.zeros((len(wanted), width), np.uint8)
-    kept.copy(kept.rows(shards, offsets), out)
-    rows = ShardRows(len(wanted), np.arange(len(wanted), dtype=np.uint64), pa.table({"x": wanted}))
-    assert out.tobytes() == kept.column.piece(rows).arrays["data"].tobytes()
+    is_text, width = form_of(wanted.type) == TEXT, kept.column.row_bytes
+    out = None if is_text else np.zeros((len(wanted), width or 0), np.uint8)
+    for found in RowCopies([kept, kept]).fill(shards, offsets, [out, out]):
+        if is_text:
+            assert found == (wanted.to_pylist(), wanted.nbytes)
+            continue
+        rows = ShardRows(len(wanted), np.arange(len(wanted), dtype=np.uint64), pa.table({"x": wanted}))
+        assert found.tobytes() == kept.column.piece(rows).arrays["data"].tobytes()
 
 
 @few(60, 250)

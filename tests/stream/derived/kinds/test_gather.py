@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spiral_stream.derived import _gather
+from spiral_stream.derived import _gather, _rows
 from spiral_stream.derived.kinds.gather import located
 from tests.fixtures.named_shards import shard_places
 
@@ -158,29 +158,10 @@ def test_an_address_of_a_shard_that_is_not_there_is_refused(shard: int) -> None:
         _gather.addresses(words(7), np.array([shard]), words(0), 8, words(0))
 
 
-@given(st.lists(st.text(max_size=9), max_size=40), st.data())
-def test_texts_are_those_at_their_addresses(texts: list[str], data: st.DataObject) -> None:
-    rows = data.draw(st.lists(st.sampled_from(range(len(texts))), max_size=40)) if texts else []
-    encoded = [text.encode() for text in texts]
-    memory = np.frombuffer(b"".join(encoded) + b"!", np.uint8)
-    begins = np.cumsum([0, *map(len, encoded)])
-    sizes = np.array([len(encoded[row]) for row in rows], np.int64)
-
-    assert _gather.texts(addresses(memory, [int(begins[row]) for row in rows]), sizes) == [texts[row] for row in rows]
-
-
-def test_bytes_that_are_no_text_are_refused() -> None:
-    with pytest.raises(UnicodeDecodeError):
-        _gather.texts(addresses(np.full(4, 255, np.uint8), [0]), np.array([3]))
-    with pytest.raises(ValueError, match="arrays of unequal length"):
-        _gather.texts(words(0, 0), np.zeros(1, np.int64))
-
-
 ODD = np.zeros(12, np.uint8)
 CALLS: dict[str, list[Any]] = {
     "locate": [WORDS, WORDS, WORDS, WORDS],
     "addresses": [WORDS[:0], WORDS[:0], WORDS[:0], 8, WORDS[:0]],
-    "texts": [WORDS[:0], WORDS[:0]],
     "spans": [WORDS[:0], WORDS[:0], WORDS[:0], WORDS[:0], WORDS[:0]],
     "copy": [WORDS[:0], 8, bytearray(0)],
     "copy_spans": [WORDS[:0], WORDS[:0], bytearray(0)],
@@ -204,3 +185,66 @@ def test_a_place_that_is_read_only_or_scattered_is_refused(name: str, at: int) -
         given_all[at] = bad
         with pytest.raises((BufferError, ValueError)):
             getattr(_gather, name)(*given_all)
+
+
+def rows_of(*columns: tuple[Any, ...]) -> Any:
+    return _rows.Rows(list(columns))
+
+
+@pytest.mark.parametrize(
+    ("shards", "offsets", "outs", "words_of_refusal"),
+    [
+        ([2], [0], [bytearray(4)], "a shard beyond the last"),
+        ([-1], [0], [bytearray(4)], "a shard beyond the last"),
+        ([0], [0, 0], [bytearray(4)], "as many shards as offsets"),
+        ([0], [0], [], "as many outputs as columns"),
+        ([0], [0], [bytearray(5)], "5 bytes for 1 rows of 4"),
+    ],
+)
+def test_rows_that_do_not_fit_are_not_copied(
+    shards: list[int], offsets: list[int], outs: list[Any], words_of_refusal: str
+) -> None:
+    memory = np.zeros(8, np.uint8)
+    rows = rows_of((4, words(memory.ctypes.data, memory.ctypes.data), None, None, ()))
+
+    with pytest.raises(ValueError, match=words_of_refusal):
+        rows.fill(np.array(shards, np.int64), words(*offsets), outs)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words_of_refusal"),
+    [
+        ([(4, words(1, 1), None, None, ()), (4, words(1), None, None, ())], "tables of one length"),
+        ([(0, words(1, 1), words(1), np.ones(2, np.int64), ())], "tables of one length"),
+        ([(4, bytearray(9), None, None, ())], "tables of one length"),
+        ([(-1, words(1), None, None, ())], "a width below 0"),
+    ],
+)
+def test_columns_of_unequal_tables_are_refused(columns: list[tuple[Any, ...]], words_of_refusal: str) -> None:
+    with pytest.raises(ValueError, match=words_of_refusal):
+        rows_of(*columns)
+
+
+def test_a_column_that_is_not_mapped_is_named_and_nothing_is_copied() -> None:
+    memory, out = np.arange(4, dtype=np.uint32), np.zeros(1, np.uint32)
+    first, second = words(memory.ctypes.data), words(0)
+    rows = rows_of((4, first, None, None, ()), (4, second, None, None, ()))
+    asked = np.zeros(1, np.int64), words(3)
+
+    assert rows.fill(*asked, [out, out.copy()]) == 1
+    assert out[0] == 0
+    rows.refresh(1, (4, first, None, None, ()))
+    assert rows.fill(*asked, [out, out]) == -1
+    assert out[0] == 3
+    with pytest.raises(IndexError, match="column 2 of 2"):
+        rows.refresh(2, (4, first, None, None, ()))
+    with pytest.raises(ValueError, match="another one than before"):
+        rows.refresh(0, (8, first, None, None, ()))
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    memory, ends = np.full(4, 255, np.uint8), np.array([0, 3], np.int64)
+    rows = rows_of((0, words(memory.ctypes.data), words(ends.ctypes.data), np.ones(1, np.int64), ()))
+
+    with pytest.raises(UnicodeDecodeError):
+        rows.fill(np.zeros(1, np.int64), words(0), [None])

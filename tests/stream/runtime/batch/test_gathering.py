@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.derived.kinds.gather import NarrowColumn
+from spiral_stream.derived.kinds.gather import NarrowColumn, RowCopies
 from spiral_stream.testing import same
 
 ROWS = 230
@@ -68,11 +68,13 @@ def test_gathered_fields_are_those_that_columns_fill(
         with relation.to_numpy(prefetch=1).bind(merge=merge) as stream:
             return list(stream), stream.metrics()
 
-    copy, texts = NarrowColumn.copy, NarrowColumn.texts
-    monkeypatch.setattr(NarrowColumn, "copy", lambda kept, *at: (gathered.append(kept.column.name), copy(kept, *at))[1])
-    monkeypatch.setattr(
-        NarrowColumn, "texts", lambda kept, *at: (gathered.append(kept.column.name), texts(kept, *at))[1]
-    )
+    made = RowCopies.__init__
+
+    def of_columns(copies: RowCopies, columns: Any) -> None:
+        gathered.extend(column.column.name for column in columns)
+        made(copies, columns)
+
+    monkeypatch.setattr(RowCopies, "__init__", of_columns)
     found, counted = read()
     assert {"bool", "half", "vector", "time", "text"} <= set(gathered)
     monkeypatch.setattr(NarrowColumn, "copies", False)

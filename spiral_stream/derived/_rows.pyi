@@ -1,0 +1,9 @@
+from typing import Any, TypeAlias, final
+
+Column: TypeAlias = tuple[int, Any, Any, Any, tuple[Any, ...]]
+
+@final
+class Rows:
+    def __new__(cls, columns: list[Column], /) -> Rows: ...
+    def fill(self, shards: Any, offsets: Any, outs: list[Any], /) -> int: ...
+    def refresh(self, number: int, column: Column, /) -> None: ...

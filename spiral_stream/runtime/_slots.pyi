@@ -1,0 +1,6 @@
+from typing import Any, final
+
+@final
+class Lease:
+    def __new__(cls, memory: Any, free: list[Any], /) -> Lease: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
