@@ -105,9 +105,8 @@ class Pieces:
 
     def table(self, slot: str) -> UInt64:
         """Return where the array of every shard begins, shape [S], uint64; 0 where its part is not mapped yet."""
-        whole = self._absolute.get(slot)
-        if whole is not None:
-            return whole
+        if self._absolute:
+            return self._absolute[slot]
         bases = self._bases[self._part]
         return np.where(bases == 0, bases, bases + self._begins[slot])
 

@@ -186,9 +186,10 @@ class NarrowColumn:
 
     def mapped(self) -> tuple[int, UInt64, UInt64 | None, Int64 | None, tuple[Any, ...]]:
         """Return the column as `_rows.Rows` takes it, as far as its pieces are mapped; of lists there is none."""
-        ends, item = (self.pieces.table("ends"), self._item) if self.is_text else (None, None)
-        data = self.pieces.table("data")  # before the owners: what it says is mapped has one of them
-        return 0 if self.is_text else self.width, data, ends, item, self.pieces.owners()
+        found = self.pieces
+        ends, item = (found.table("ends"), self._item) if self.is_text else (None, None)
+        data = found.table("data")  # before the owners: what it says is mapped has one of them
+        return 0 if self.is_text else self.width, data, ends, item, found.owners()
 
     def text_bytes(self, rows: int, nbytes: int) -> int:
         """Return the bytes that Arrow would hold some texts in, which have so many themselves."""
@@ -196,8 +197,9 @@ class NarrowColumn:
 
     def _places(self, shards: Int64, offsets: UInt64) -> UInt64:
         """Addresses of rows of fixed width; verified."""
-        addresses = self.pieces.item_addresses("data", shards, offsets, self.width)
-        self.pieces.verify(addresses, self._row_bytes)
+        found = self.pieces
+        addresses = found.item_addresses("data", shards, offsets, self.width)
+        found.verify(addresses, self._row_bytes)
         return addresses
 
     def _fixed(self, shards: Int64, offsets: UInt64, valid: Any) -> pa.Array:
@@ -213,11 +215,12 @@ class NarrowColumn:
         return begins, sizes, item
 
     def _ends(self, shards: Int64, offsets: UInt64) -> tuple[UInt64, Int64, Int64]:
-        ends = self.pieces.item_addresses("ends", shards, offsets, _WORD)
-        self.pieces.verify(ends, _PAIR)
+        found = self.pieces
+        ends = found.item_addresses("ends", shards, offsets, _WORD)
+        found.verify(ends, _PAIR)
         begins, sizes = np.empty(len(shards), np.uint64), np.empty(len(shards), np.int64)
         item = self._item[shards]
-        _gather.spans(ends, self.pieces.addresses("data", shards), item, begins, sizes)
+        _gather.spans(ends, found.addresses("data", shards), item, begins, sizes)
         return begins, sizes, item
 
     def _texts(self, shards: Int64, offsets: UInt64, valid: Any) -> pa.Array:
