@@ -7,8 +7,18 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.vector_index import vector_index_assets
-from spiral_assets.components.parts import FunctionByName, Owned, function_of, wrong_name, wrong_named
+from spiral_assets.components.parts import (
+    FunctionByName,
+    Owned,
+    function_of,
+    wrong_deps,
+    wrong_key,
+    wrong_name,
+    wrong_named,
+)
 from spiral_assets.components.scaffolding import example
+from spiral_assets.conventions import index_key
+from spiral_assets.reading.bounds import Hours
 from spiral_assets.reading.positions import Wrong
 
 
@@ -37,12 +47,15 @@ class EmbeddingIndex(Owned):
         default=0.9, description="The check recall_at_10 warns below it; null is no check."
     )
     deps: Sequence[str] = Field(default=(), description="What the plan reads, in addition to the relation.")
-    fresh_within_h: float | None = Field(default=None, description="Hours within which it must have been built.")
+    fresh_within_h: Hours | None = Field(default=None, description="Hours within which it must have been built.")
     automated: bool = Field(default=True, description="Whether it is built again when its plan or its data is new.")
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
         yield from wrong_name(("relation",), self.relation)
+        yield from wrong_key(("column",), self.column)
+        yield from wrong_deps(("deps",), self.deps, "/".join(index_key(self.relation, self.column).path))
         if self.plan is not None:
             yield from wrong_named(("plan",), self.plan, 1)
         if self.least_recall is not None and not 0 <= self.least_recall <= 1:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from spiral_assets.conventions import RESOURCE
-from spiral_assets.reading.attributes import strict_model
+from spiral_assets.reading.attributes import strict_model, wrong_attributes
 from spiral_assets.reading.location import Path, need_sound_location
-from spiral_assets.reading.positions import Wrong, placed, refuse
+from spiral_assets.reading.positions import Wrong, need_single_keys, placed, refuse
 
 if TYPE_CHECKING:
     from typing import Self
@@ -35,6 +35,8 @@ class Face(dg.Component, dg.Model, dg.Resolvable):
         Raises:
             DagsterInvalidDefinitionError: says file and line.
         """
+        need_single_keys(context)
+        refuse(context, wrong_attributes(attributes))
         with placed(context):
             return super().load(attributes, context)
 

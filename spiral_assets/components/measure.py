@@ -6,8 +6,18 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.measure import measure_assets
-from spiral_assets.components.parts import FunctionByName, OwnCheck, Owned, function_of, wrong_checks, wrong_named
+from spiral_assets.components.parts import (
+    FunctionByName,
+    OwnCheck,
+    Owned,
+    function_of,
+    wrong_checks,
+    wrong_deps,
+    wrong_key,
+    wrong_named,
+)
 from spiral_assets.components.scaffolding import example
+from spiral_assets.conventions import STATS
 from spiral_assets.reading.positions import Wrong
 
 
@@ -37,6 +47,9 @@ class Measure(Owned):
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
+        yield from wrong_key(("key",), *self.key.split("/"))
+        yield from wrong_deps(("deps",), self.deps, f"{STATS}/{self.key}")
         yield from wrong_named(("function",), self.function, 1)
         yield from wrong_checks(self.checks)
 

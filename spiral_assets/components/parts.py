@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import dagster as dg
+from dagster._core.definitions.utils import is_valid_owner
+from dagster._utils.schedules import is_valid_cron_string
 from dagster.components.resolved.core_models import OpSpec
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import Field
@@ -14,13 +16,18 @@ from spiral_assets.assets.measure import Check
 from spiral_assets.components.face import Face
 from spiral_assets.conventions import RESOURCE
 from spiral_assets.named import Named, Plan, SavedPlan
+from spiral_assets.reading.bounds import Amount, Count
 from spiral_assets.reading.location import Path
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.reading.source_fields import wrong_function
 from spiral_assets.resources import CatalogResource
 
 KIND_PREFIX: Final = "dagster/kind/"  # of the tags that are kinds
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of what a catalog has
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")  # of what a catalog has
+_KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")  # a part of the key of an asset
+_CHECK: Final = re.compile(r"[A-Za-z0-9_]+")
+_TAG: Final = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_DEP: Final = re.compile(r"[^/\s]+(/[^/\s]+)*")
 
 
 class FunctionByName(dg.Model, dg.Resolvable):
@@ -85,7 +92,41 @@ class OwnCheck(dg.Model, dg.Resolvable):
 def wrong_name(path: Path, name: str) -> Iterator[Wrong]:
     """Yield what is wrong with a name in a catalog."""
     if not _NAME.fullmatch(name):
-        yield Wrong(path, f"{name!r} is no name: a name has letters, digits and _ . - only. Rename it")
+        yield Wrong(
+            path,
+            f"{name!r} is no name: a name has letters, digits and _ . - only, and a part between two dots. Rename it",
+        )
+
+
+def wrong_key(path: Path, *parts: str) -> Iterator[Wrong]:
+    """Yield what is wrong with the parts of an asset's key that its name gives."""
+    name = "/".join(parts)
+    if not all(_KEY.fullmatch(part) for part in parts):
+        yield Wrong(path, f"{name!r} is no name of an asset: it has letters, digits, _ and - only. Rename it")
+
+
+def wrong_schedule(path: Path, said: str | None) -> Iterator[Wrong]:
+    """Yield what is wrong with a cron expression."""
+    if said is not None and not said.startswith("@") and not is_valid_cron_string(said):
+        yield Wrong(
+            path, f"{said!r} is no cron expression. Give minute, hour, day, month and day of the week: 0 3 * * *"
+        )
+
+
+def wrong_deps(path: Path, deps: Sequence[str], key: str = "") -> Iterator[Wrong]:
+    """Yield what is wrong with the assets that one with a key needs."""
+    for at, dep in enumerate(deps):
+        if not _DEP.fullmatch(dep):
+            yield Wrong((*path, at), f"{dep!r} is no key of an asset. Write its parts with /: catalog/shop/photos")
+        elif dep == key:
+            yield Wrong((*path, at), f"{dep!r} is this asset itself. Leave it out")
+
+
+def twice(path: Path, names: Sequence[str], what: str) -> Iterator[Wrong]:
+    """Yield the names that stand twice in a list."""
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            yield Wrong((*path, at), f"{what} {name!r} stands twice. Leave one of them out")
 
 
 def wrong_named(path: Path, said: str | FunctionByName, given: int) -> Iterator[Wrong]:
@@ -99,6 +140,12 @@ def wrong_plan(path: Path, said: str | PlanByName) -> Iterator[Wrong]:
         yield from wrong_function(path, said, 1)
     elif (said.function is None) == (said.stream is None):
         yield Wrong(path, "give either function: module:function, or stream: name of a saved stream")
+    elif said.stream is not None and said.arguments:
+        yield Wrong(
+            (*path, "arguments"), "a saved stream takes none. Leave them out, or give function in place of stream"
+        )
+    elif said.function is not None and said.trust:
+        yield Wrong((*path, "trust"), "it is for saved streams, and this is a function. Leave it out")
     elif said.function is not None:
         yield from wrong_function(path, {"function": said.function, "arguments": said.arguments}, 1)
 
@@ -108,20 +155,28 @@ def stream_of(path: Path, said: str | PlanByName) -> list[tuple[Path, str]]:
     return [] if isinstance(said, str) or said.stream is None else [((*path, "stream"), said.stream)]
 
 
+def wrong_check(path: Path, name: str) -> Iterator[Wrong]:
+    """Yield what is wrong with the name of a check."""
+    if not _CHECK.fullmatch(name):
+        yield Wrong(path, f"{name!r} is no name of a check: it has letters, digits and _ only. Rename it")
+
+
 def wrong_checks(checks: "Sequence[OwnCheck]") -> Iterator[Wrong]:
     """Yield what is wrong with the functions of checks, and names that two of them have."""
     names = [each.name for each in checks]
     for at, each in enumerate(checks):
+        yield from wrong_check(("checks", at, "name"), each.name)
         if each.name in names[:at]:
             yield Wrong(("checks", at, "name"), f"two checks are called {each.name!r}. Give each a name of its own")
+        yield from wrong_deps(("checks", at, "deps"), each.deps)
         yield from wrong_named(("checks", at, "function"), each.function, 1)
 
 
 class RetryOptions(dg.Model, dg.Resolvable):
     """When a step that failed is tried again."""
 
-    max_retries: int = Field(default=1, description="How often.")
-    delay: float | None = Field(default=None, description="Seconds before a retry.")
+    max_retries: Count = Field(default=1, description="How often.")
+    delay: Amount | None = Field(default=None, description="Seconds before a retry.")
     backoff: Literal["linear", "exponential"] | None = Field(default=None, description="How the delay grows.")
     jitter: Literal["full", "plus_minus"] | None = Field(default=None, description="How the delay is spread.")
 
@@ -203,6 +258,17 @@ class Owned(Face):
     def catalog_name(self) -> str:
         """Return the name of its catalog."""
         return self.catalog
+
+    def wrong(self) -> Iterator[Wrong]:
+        """Yield what is wrong in the attributes that all components with assets have."""
+        for at, owner in enumerate(self.owners or ()):
+            if not is_valid_owner(owner):
+                yield Wrong(("owners", at), f"{owner!r} is no owner. Give an e-mail address, or a team as team:{owner}")
+        if self.domain and not _TAG.fullmatch(self.domain):
+            said = f"{self.domain!r} is no tag: it has up to 63 letters, digits and _ . - only. Rename it"
+            yield Wrong(("domain",), said)
+        if self.op is not None and self.op.name is not None and not _CHECK.fullmatch(self.op.name):
+            yield Wrong(("op", "name"), f"{self.op.name!r} is no name of a step: letters, digits and _ only. Rename it")
 
     def _translated(self, props: AssetProps) -> dg.AssetSpec:
         spec = self.get_asset_spec(props)

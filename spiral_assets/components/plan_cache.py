@@ -7,10 +7,20 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.cache import cache_assets
-from spiral_assets.components.parts import Owned, PlanByName, plan_of, stream_of, wrong_plan
+from spiral_assets.components.parts import (
+    Owned,
+    PlanByName,
+    plan_of,
+    stream_of,
+    wrong_deps,
+    wrong_key,
+    wrong_plan,
+)
 from spiral_assets.components.scaffolding import example
+from spiral_assets.conventions import CACHES
 from spiral_assets.launching.fields import DESCRIPTION, launcher_schema, wrong_launcher
 from spiral_assets.launching.finding import following_sensor
+from spiral_assets.reading.bounds import Hours, Positive
 from spiral_assets.reading.location import Path
 from spiral_assets.reading.positions import Wrong
 
@@ -43,8 +53,8 @@ class PlanCache(Owned):
     plan: str | PlanByName = Field(description="module:function, or a function with arguments, or a saved stream.")
     deps: Sequence[str] = Field(default=(), description="The relation, and what else must be there before.")
     executor: Literal["threads", "processes", "ray"] = Field(default="threads", description="Where it is built.")
-    workers: int | None = Field(default=None, description="How many work at a time.")
-    fresh_within_h: float | None = Field(default=None, description="Hours within which it must be built.")
+    workers: Positive | None = Field(default=None, description="How many work at a time.")
+    fresh_within_h: Hours | None = Field(default=None, description="Hours within which it must be built.")
     automated: bool = Field(default=True, description="Whether it is rebuilt when its plan or its data is new.")
 
     launcher: dict[str, Any] | None = Field(
@@ -56,6 +66,9 @@ class PlanCache(Owned):
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
+        yield from wrong_key(("name",), self.name)
+        yield from wrong_deps(("deps",), self.deps, f"{CACHES}/{self.name}")
         yield from wrong_plan(("plan",), self.plan)
         yield from wrong_launcher(self.launcher)
 

@@ -10,21 +10,37 @@ from spiral_assets.assets.hooks import Hooks, namespace
 from spiral_assets.assets.registered import registered
 from spiral_assets.assets.relation import Limits, Roles, measured_assets, relation_assets, relation_rules
 from spiral_assets.assets.steps import REGISTER
-from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
+from spiral_assets.components.parts import (
+    OwnCheck,
+    Owned,
+    twice,
+    wrong_checks,
+    wrong_deps,
+    wrong_name,
+)
 from spiral_assets.components.scaffolding import example_or_data
-from spiral_assets.conventions import DATA_TEAM
+from spiral_assets.conventions import DATA_TEAM, relation_key
 from spiral_assets.facts.learned import Kind, Learned, Severity
+from spiral_assets.reading.bounds import AboveZero, Amount, Count, Hours, Positive, Share
 from spiral_assets.reading.positions import Wrong
-from spiral_assets.reading.source_fields import SEMANTIC, source_schema, wrong_source
+from spiral_assets.reading.source_fields import (
+    SEMANTIC,
+    TYPES,
+    known_columns,
+    known_type,
+    source_schema,
+    wrong_source,
+)
+from spiral_assets.reading.wording import nearest
 
 
 class LearnedLimits(dg.Model, dg.Resolvable):
     """Limits that the last registrations teach: the median of each value, and how far it usually is from it."""
 
     of: Sequence[Kind] = Field(default=get_args(Kind), description="What is looked at.")
-    last: int = Field(default=Learned.last, ge=1, description="Registrations that limits are learned from.")
-    observe: int = Field(default=Learned.observe, ge=1, description="With fewer registrations nothing is an alarm.")
-    spreads: float = Field(default=Learned.spreads, gt=0, description="How far from the median a value may be.")
+    last: Positive = Field(default=Learned.last, description="Registrations that limits are learned from.")
+    observe: Positive = Field(default=Learned.observe, description="With fewer registrations nothing is an alarm.")
+    spreads: AboveZero = Field(default=Learned.spreads, description="How far from the median a value may be.")
     severity: Severity | dict[Kind, Severity] = Field(
         default="warn",
         description="warn, or error, which stops what is built on the statistics; or by kind: {rows: error}.",
@@ -34,17 +50,17 @@ class LearnedLimits(dg.Model, dg.Resolvable):
 class LimitsOfRelation(dg.Model, dg.Resolvable):
     """What the checks of a relation allow; null asks for no check."""
 
-    skew: float | None = Field(default=Limits.skew, description="Distance of a shard's labels to all labels, 0 to 1.")
-    largest_share: float | None = Field(default=Limits.largest_share, description="Share of the rows of one origin.")
-    references: int = Field(default=Limits.references, description="Referenced images that are fetched and decoded.")
-    row_change: float | None = Field(default=Limits.row_change, description="Change of the rows since the last time.")
+    skew: Share | None = Field(default=Limits.skew, description="Distance of a shard's labels to all labels, 0 to 1.")
+    largest_share: Share | None = Field(default=Limits.largest_share, description="Share of the rows of one origin.")
+    references: Count = Field(default=Limits.references, description="Referenced images that are fetched and decoded.")
+    row_change: Amount | None = Field(default=Limits.row_change, description="Change of the rows since the last time.")
     schema_change: bool = Field(
         default=Limits.schema_change, description="Whether to compare columns with the last time."
     )
-    missing: float | None = Field(
+    missing: Share | None = Field(
         default=Limits.missing, description="Share of a column's values that are null or NaN."
     )
-    refused: float | None = Field(default=Limits.refused, description="Share of rows that an import could not read.")
+    refused: Share | None = Field(default=Limits.refused, description="Share of rows that an import could not read.")
     learned: LearnedLimits | None = Field(default=None, description="Limits that the last registrations teach.")
 
     def limits(self) -> Limits:
@@ -96,8 +112,8 @@ class Relation(Owned):
     deps: Sequence[str] = Field(default=(), description="Assets that a source function reads: catalog/shop/photos.")
     statistics: bool = Field(default=True, description="Whether to measure the relation.")
     compare_bytes: bool = Field(default=True, description="Compare bytes where size or time of a file changed.")
-    watch_s: int | None = Field(default=None, description="Seconds between two looks of a sensor at the source.")
-    fresh_within_h: float | None = Field(default=None, description="Hours within which it must be registered.")
+    watch_s: Positive | None = Field(default=None, description="Seconds between two looks of a sensor at the source.")
+    fresh_within_h: Hours | None = Field(default=None, description="Hours within which it must be registered.")
 
     def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the relation's assets and checks."""
@@ -106,14 +122,49 @@ class Relation(Owned):
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
         yield from wrong_name(("name",), self.name)
         yield from wrong_source(self.source)
         yield from wrong_checks(self.checks)
+        yield from wrong_deps(("deps",), self.deps, "/".join(relation_key(self.name).path))
         yield from self._wrong_limits()
+        yield from self._wrong_columns()
         for column, kind in self.semantic.items():
             if kind not in SEMANTIC:
-                said = f"{kind!r} is no semantic type; there are {', '.join(SEMANTIC)}. Correct it"
+                said = (
+                    f"{kind!r} is no semantic type{nearest(kind, SEMANTIC)} There are {', '.join(SEMANTIC)}. Correct it"
+                )
                 yield Wrong(("semantic", column), said)
+
+    def _wrong_columns(self) -> Iterator[Wrong]:
+        """Yield columns that the relation cannot have, and those that are named twice."""
+        identity = [self.identity] if isinstance(self.identity, str) else self.identity
+        if not identity or not all(identity):
+            yield Wrong(("identity",), "it names no column. Give the column, or columns, that identify a row")
+        for field in ("labels", "origins"):
+            yield from twice((field,), getattr(self, field), "column")
+        for column, kind in self.columns.items():
+            if not known_type(kind):
+                said = (
+                    f"{kind!r} is no type of a column{nearest(kind, TYPES)} Write it as Arrow does, such as {TYPES[0]}"
+                )
+                yield Wrong(("columns", column), said)
+        known = known_columns(self.source)
+        for path, name in self._named_columns(identity):
+            if known is not None and name not in known:
+                said = f"{name!r} is no column of it{nearest(name, known)} It has {', '.join(known)}. Correct the name"
+                yield Wrong(path, said)
+
+    def _named_columns(self, identity: Sequence[str]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Yield the columns that the attributes name, and the keys that lead to each."""
+        yield from ((("identity",), name) for name in identity)
+        for field in ("shard", "along"):
+            if (name := getattr(self, field)) is not None:
+                yield (field,), name
+        for field in ("labels", "origins"):
+            yield from (((field, at), name) for at, name in enumerate(getattr(self, field)))
+        for field in ("semantic", "descriptions", "columns"):
+            yield from (((field, name), name) for name in getattr(self, field))
 
     def _wrong_limits(self) -> Iterator[Wrong]:
         learned = self.limits.learned

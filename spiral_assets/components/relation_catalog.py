@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -18,18 +17,21 @@ from dagster._utils.env import using_dagster_dev
 from dagster.components.core.decl import YamlDecl
 from dagster.components.utils.defs_state import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
 from dagster_shared.serdes.objects.models.defs_state_info import LOCAL_STATE_VERSION, DefsStateManagementType
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr
 
 from spiral_assets.assets.hooks import AssetProps, Hooks
 from spiral_assets.assets.steps import REGISTER, SHARED, SINGLE, SharedSteps
 from spiral_assets.components.catalog import Catalog
-from spiral_assets.components.parts import Owned, StepOptions
+from spiral_assets.components.parts import Owned, StepOptions, wrong_name
 from spiral_assets.components.relation import Relation, measured_relation
 from spiral_assets.components.scaffolding import example
 from spiral_assets.conventions import RESOURCE
+from spiral_assets.reading.attributes import wrong_attributes
+from spiral_assets.reading.bounds import Count, Positive
 from spiral_assets.reading.file_tree import FileTree
 from spiral_assets.reading.location import Path as Keys
 from spiral_assets.reading.positions import Wrong, line_of, refuse
+from spiral_assets.reading.wording import nearest
 from spiral_assets.relations.finding import in_catalog, in_folder
 from spiral_assets.relations.sources import expanded
 from spiral_assets.watching import Watched, watch_sensor
@@ -92,10 +94,11 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
         description="Name of a Catalog; or folder or URI of the catalog to show, where no folder is given; null is "
         "$SPIRAL_CATALOG, else ./catalog.",
     )
-    watch_s: int | None = Field(default=None, description="Seconds between two looks of one sensor at all of them.")
-    steps: int | None = Field(
+    watch_s: Positive | None = Field(
+        default=None, description="Seconds between two looks of one sensor at all of them."
+    )
+    steps: Count | None = Field(
         default=None,
-        ge=0,
         description=f"Steps that all relations share to be registered, and as many to be measured; 0 gives each its own; null "
         f"is 0 for up to {SINGLE} relations, and {SHARED} for more.",
     )
@@ -145,6 +148,11 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
+        if self.prefix:
+            yield from wrong_name(("prefix",), self.prefix)
+        if self.watch_s is not None and self.folder is None:
+            yield Wrong(("watch_s",), "a sensor looks at a folder, and none is given. Leave it out, or give folder")
         if self.op is not None and self.op.name is not None:
             yield Wrong(
                 ("op", "name"), "many relations cannot share the name of a step. Give it in relations: to one of them"
@@ -160,17 +168,9 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
             if name in taken:
                 said = "the folder says it" if self.folder is not None else "the relation is registered already"
                 yield Wrong((*path, name), f"it is not for relations of a RelationCatalog: {said}. Leave it out")
-        try:
-            like = Relation.get_model_cls().model_validate(
-                {"name": "a", "source": {"kind": "csv", "path": "a"}, **fields}
-            )
-            yield from (
-                replace(each, path=(*path, *each.path))
-                for each in self._resolved(like).wrong()
-                if each.path and each.path[0] in fields
-            )
-        except ValidationError as error:
-            yield from (Wrong((*path, *each["loc"]), each["msg"]) for each in error.errors())
+        like = Relation.get_model_cls().model_validate({"name": "a", "source": {"kind": "csv", "path": "a"}, **fields})
+        found = wrong_attributes(like) or self._resolved(like).wrong()
+        yield from (replace(each, path=(*path, *each.path)) for each in found if each.path and each.path[0] in fields)
 
     def _resolved(self, like: "BaseModel") -> Relation:
         context = self._resolution or dg.ResolutionContext.default()
@@ -297,9 +297,8 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
         }
         unknown = [each for each in self.relations if not any(fnmatchcase(name, each) for name in found)]
         if unknown and found:
-            near = get_close_matches(unknown[0], found, 1)
-            said = f"; did you mean {near[0]!r}?" if near else ""
-            msg = f"relations: {unknown[0]!r} is none of what was found{said} There is {', '.join(found)}. Correct the name"
+            guess, there = nearest(unknown[0], found), ", ".join(found)
+            msg = f"relations: {unknown[0]!r} is none of what was found{guess} There is {there}. Correct the name"
             raise dg.DagsterInvalidDefinitionError(msg)
         return self._registered(wanted) if self.folder is None else self._in_folder(wanted)
 
@@ -345,6 +344,7 @@ class RelationCatalog(Owned, dg.StateBackedComponent):
             for each in (self.options, *(self.relations[pattern] for pattern in matching)):
                 fields |= dict(each)
             read = Relation.get_model_cls().model_validate({"name": "", "source": {}, **fields})
+            refuse(None, wrong_attributes(read))
             self._likes[matching] = self._resolved(read)
         return self._likes[matching]
 

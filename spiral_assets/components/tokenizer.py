@@ -6,8 +6,9 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.tokenizer import tokenizer_asset
-from spiral_assets.components.parts import FunctionByName, Owned, wrong_name, wrong_named
+from spiral_assets.components.parts import FunctionByName, Owned, wrong_deps, wrong_name, wrong_named
 from spiral_assets.components.scaffolding import example
+from spiral_assets.conventions import tokenizer_key
 from spiral_assets.reading.positions import Wrong
 
 
@@ -33,7 +34,11 @@ class Tokenizer(Owned):
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
         yield from wrong_name(("name",), self.name)
+        yield from wrong_deps(("deps",), self.deps, "/".join(tokenizer_key(self.name).path))
+        if self.source == "":
+            yield Wrong(("source",), "it is empty. Give a tokenizer.json, a folder, a name on the Hub, or a function")
         if not isinstance(self.source, str):
             yield from wrong_named(("source",), self.source, 1)
 

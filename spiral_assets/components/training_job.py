@@ -9,10 +9,18 @@ from pydantic import Field
 from spiral_assets import conventions
 from spiral_assets.assets.training import RETRIES, training_asset, training_jobs
 from spiral_assets.checks import unseen_check
-from spiral_assets.components.parts import Owned
+from spiral_assets.components.parts import (
+    Owned,
+    wrong_check,
+    wrong_deps,
+    wrong_key,
+    wrong_name,
+    wrong_schedule,
+)
 from spiral_assets.components.scaffolding import example
 from spiral_assets.launching.fields import DESCRIPTION, launcher_schema, wrong_launcher
 from spiral_assets.launching.finding import following_sensor
+from spiral_assets.reading.bounds import Count, Hours, Positive
 from spiral_assets.reading.location import Path
 from spiral_assets.reading.positions import Wrong
 
@@ -47,7 +55,7 @@ class TrainingJob(Owned):
         description="Starts the process; python is the interpreter of the run. It gets --folder, --catalog, and the config.",
         examples=[["python", "-m", "shop.train"]],
     )
-    processes: int = Field(default=1, description="How many ranks torchrun starts on this machine.")
+    processes: Positive = Field(default=1, description="How many ranks torchrun starts on this machine.")
     config: dict[str, Any] = Field(default_factory=dict, description="Fields of the run config, with default values.")
     checks: dict[str, str] = Field(
         default_factory=dict,
@@ -56,10 +64,10 @@ class TrainingJob(Owned):
     )
     kinds: Sequence[str] = Field(default=("pytorch",), description="Icons.")
     deps: Sequence[str] = Field(default=(), description="The saved stream: streams/photos.")
-    retries: int = Field(default=RETRIES, description="Of a process that died; each continues at its checkpoint.")
+    retries: Count = Field(default=RETRIES, description="Of a process that died; each continues at its checkpoint.")
     schedule: str | None = Field(default=None, description="Cron expression of the nightly preparation.")
     job: str | None = Field(default=None, description="Name of the jobs; by default the domain.")
-    fresh_within_h: float | None = Field(default=None, description="Hours within which it must be trained.")
+    fresh_within_h: Hours | None = Field(default=None, description="Hours within which it must be trained.")
 
     record: bool = Field(default=True, description="Whether the catalog records the run, as models.<name>.")
     launcher: dict[str, Any] | None = Field(
@@ -79,6 +87,18 @@ class TrainingJob(Owned):
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
+        yield from wrong_key(("name",), self.name)
+        yield from wrong_deps(("deps",), self.deps, "/".join(conventions.model_key(self.name).path))
+        yield from wrong_schedule(("schedule",), self.schedule)
+        for at, relation in enumerate(self.unseen):
+            yield from wrong_name(("unseen", at), relation)
+        for name, value in self.config.items():
+            if value is None:
+                said = "null has no type. Give a default: a text, a number, true or false, a list or a mapping"
+                yield Wrong(("config", name), said)
+        for name in self.checks:
+            yield from wrong_check(("checks", name), name)
         yield from wrong_launcher(self.launcher)
 
     def needed_assets(self) -> Sequence[tuple[Path, str]]:

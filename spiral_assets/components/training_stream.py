@@ -14,11 +14,16 @@ from spiral_assets.components.parts import (
     function_of,
     plan_of,
     stream_of,
+    twice,
+    wrong_deps,
+    wrong_key,
     wrong_name,
     wrong_named,
     wrong_plan,
 )
 from spiral_assets.components.scaffolding import example
+from spiral_assets.conventions import STREAMS
+from spiral_assets.reading.bounds import Count, Hours, Positive
 from spiral_assets.reading.location import Path
 from spiral_assets.reading.positions import Wrong
 
@@ -28,7 +33,7 @@ class NamedStream(dg.Model, dg.Resolvable):
 
     name: str = Field(description="In the catalog.", examples=["photos-train"])
     plan: str | PlanByName = Field(description="module:function, or a function with arguments.")
-    prefetch: int = Field(default=4, description="Batches that a reader prepares ahead.")
+    prefetch: Positive = Field(default=4, description="Batches that a reader prepares ahead.")
 
 
 @example(
@@ -59,14 +64,19 @@ class TrainingStream(Owned):
     metadata: str | FunctionByName | None = Field(
         default=None, description="A function that gets the prepared streams and returns more metadata."
     )
-    most_warnings: int | None = Field(
-        default=0, description="Warnings of EXPLAIN that are allowed before a check warns; null for no check."
+    most_warnings: Count | None = Field(
+        default=0,
+        description="Warnings of EXPLAIN that are allowed before a check warns; null for no check.",
     )
-    fresh_within_h: float | None = Field(default=None, description="Hours within which it must be saved.")
+    fresh_within_h: Hours | None = Field(default=None, description="Hours within which it must be saved.")
     automated: bool = Field(default=True, description="Whether it is saved again when a plan or its data is new.")
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
+        yield from wrong_key(("name",), self.name)
+        yield from wrong_deps(("deps",), self.deps, f"{STREAMS}/{self.name}")
+        yield from twice(("streams",), [each.name for each in self.streams], "stream")
         if not self.streams:
             yield Wrong(
                 ("streams",), "there is none. Give the stream to train from: - {name: ..., plan: module:function}"
@@ -74,6 +84,8 @@ class TrainingStream(Owned):
         for at, each in enumerate(self.streams):
             yield from wrong_name(("streams", at, "name"), each.name)
             yield from wrong_plan(("streams", at, "plan"), each.plan)
+            if each.name in [name for _, name in stream_of((), each.plan)]:
+                yield Wrong(("streams", at, "plan", "stream"), f"{each.name!r} is this stream itself. Give a function")
         if self.metadata is not None:
             yield from wrong_named(("metadata",), self.metadata, len(self.streams))
 

@@ -7,9 +7,10 @@ from dagster.components.core.decl import YamlDecl
 from pydantic import Field
 
 from spiral_assets.components.face import Face
-from spiral_assets.components.parts import FunctionByName, function_of, wrong_named
+from spiral_assets.components.parts import FunctionByName, function_of, wrong_named, wrong_schedule
 from spiral_assets.components.scaffolding import example
 from spiral_assets.conventions import RESOURCE
+from spiral_assets.reading.bounds import Amount
 from spiral_assets.reading.positions import Wrong
 from spiral_assets.upkeep import GRACE_DAYS, WEEKLY, retention_job, upkeep
 
@@ -18,7 +19,7 @@ class Retention(dg.Model, dg.Resolvable):
     """When caches that nobody uses are removed."""
 
     schedule: str | None = Field(default=WEEKLY, description="Cron expression; null for a job without a schedule.")
-    older_than_days: float = Field(default=GRACE_DAYS, description="What was used or written within them stays.")
+    older_than_days: Amount = Field(default=GRACE_DAYS, description="What was used or written within them stays.")
     trust: Sequence[str] = Field(default=(), description="Modules whose functions saved plans may name.")
 
 
@@ -48,6 +49,8 @@ class Upkeep(Face):
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        if self.retention is not None:
+            yield from wrong_schedule(("retention", "schedule"), self.retention.schedule)
         if self.on_failure is not None:
             yield from wrong_named(("on_failure",), self.on_failure, 1)
 

@@ -6,9 +6,11 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.assets.video_index import GROUPS, video_index_assets
-from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_name
+from spiral_assets.components.parts import OwnCheck, Owned, wrong_checks, wrong_deps, wrong_key, wrong_name
 from spiral_assets.components.scaffolding import example
+from spiral_assets.conventions import CACHES
 from spiral_assets.reading.positions import Wrong
+from spiral_assets.relations.partitions import MOST
 
 
 @example(name="film_index", relation="shop.films", column="clip_ref", index="shop.film_files")
@@ -36,7 +38,14 @@ class VideoIndex(Owned):
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield what is wrong in the attributes."""
+        yield from super().wrong()
+        yield from wrong_key(("name",), self.name)
+        yield from wrong_name(("relation",), self.relation)
         yield from wrong_name(("index",), self.index)
+        yield from wrong_deps(("deps",), self.deps, f"{CACHES}/{self.name}")
+        if not 1 <= self.groups <= MOST:
+            said = f"{self.groups} shard groups. Give 1 to {MOST}: Dagster compares no data versions of more partitions"
+            yield Wrong(("groups",), said)
         yield from wrong_checks(self.checks)
 
     def definitions_of(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -1,7 +1,6 @@
 """The field ``launcher``: in YAML, where it is checked when it is read, and in a run's config, which changes what YAML says."""
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 import dagster as dg
@@ -14,6 +13,7 @@ from spiral_assets.launching.ray import RayLauncher
 from spiral_assets.launching.slurm import SlurmLauncher
 from spiral_assets.reading.attributes import keys_of
 from spiral_assets.reading.positions import Wrong
+from spiral_assets.reading.wording import nearest, worded
 
 FIELD: Final = "launcher"
 KINDS: Final[Mapping[str, type[Launcher]]] = {
@@ -41,8 +41,7 @@ def wrong_launcher(said: Any, at: tuple[str | int, ...] = (FIELD,)) -> Iterator[
         yield Wrong(at, f"it has no kind. Give one of {', '.join(KINDS)}: {{kind: local}}")
         return
     if (kind := KINDS.get(str(said["kind"]))) is None:
-        near = get_close_matches(str(said["kind"]), KINDS, 1)
-        guess = f"; did you mean {near[0]!r}?" if near else ""
+        guess = nearest(said["kind"], KINDS)
         yield Wrong(
             (*at, "kind"), f"{said['kind']!r} is no kind of launcher{guess} There are {', '.join(KINDS)}. Correct it"
         )
@@ -50,8 +49,7 @@ def wrong_launcher(said: Any, at: tuple[str | int, ...] = (FIELD,)) -> Iterator[
     try:
         kind(**said)
     except ValidationError as error:
-        for each in error.errors():
-            yield Wrong((*at, *keys_of(said, each["loc"])), _message(kind, each))
+        yield from (Wrong((*at, *keys_of(said, keys)), words) for keys, words in worded(error.errors(), kind))
 
 
 def launcher_of(said: Mapping[str, Any]) -> Launcher:
@@ -135,15 +133,3 @@ def launcher_schema() -> dict[str, Any]:
     kinds = {"if": template, "else": {"enum": sorted(KINDS)}}
     first = {"if": {"type": "object"}, "then": {"required": ["kind"], "properties": {"kind": kinds}}}
     return {"allOf": [first, *({"if": {"type": "object"}, "then": each} for each in one_of)]}
-
-
-def _message(kind: type[Launcher], error: Mapping[str, Any]) -> str:
-    """Say an error of pydantic as the other components do."""
-    name, fields = str(error["loc"][-1]) if error["loc"] else "", list(kind.model_fields)
-    if error["type"] == "extra_forbidden":
-        near = get_close_matches(name, fields, 1)
-        guess = f"; did you mean {near[0]!r}?" if near else ""
-        return f"it is no field of this launcher{guess} It has {', '.join(fields)}. Correct the name"
-    if error["type"] == "missing":
-        return f"it has no {name}. Give it: {kind.model_fields[name].description if name in kind.model_fields else ''}"
-    return f"{error['input']!r} is wrong: {error['msg']}. Correct it"

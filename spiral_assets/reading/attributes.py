@@ -6,18 +6,25 @@ the field is named. Here each value without a template is read as its field is d
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import dagster as dg
 from pydantic import BaseModel, TypeAdapter, ValidationError, create_model, model_validator
 
+from spiral_assets.reading.positions import Wrong
+from spiral_assets.reading.wording import worded
+
 _TEMPLATE: Final = "{{"
-_TEXT: Final = "string_type"
+_SIMPLE: Final = ("string_type", "literal_error")
+_WRONG: Final = "_spiral_wrong"  # attribute of a model: what is wrong in it
+_NESTED: Final = dg.Resolver.default().fn  # of fields that are read as they are declared, part by part
 
 
 @lru_cache(64)
 def strict_model(kind: type[BaseModel], derived: type[BaseModel]) -> type[BaseModel]:
-    """Return a model that refuses what the fields of a component cannot have.
+    """Return a model that knows what the fields of a component cannot have: `wrong_attributes` says it of an instance.
+
+    It raises nothing, because Dagster would say it in words of Python. `Face.load` refuses it in ours.
 
     Args:
         kind: the component.
@@ -33,14 +40,26 @@ def strict_model(kind: type[BaseModel], derived: type[BaseModel]) -> type[BaseMo
             found = handler(value)
         except ValidationError as error:
             more = [each for each in error.errors() if each["loc"][:1] and each["loc"][0] not in named]
-            errors += [{**each, "loc": keys_of(value, each["loc"])} for each in more]
+            errors += [{**each, "loc": keys_of(value, each["loc"])} for each in _deep(more)]
             found = None
         if errors:
-            raise ValidationError.from_exception_data(kind.__name__, errors)  # type: ignore[arg-type]  # as Dagster does
+            found = strict.model_construct()
+            object.__setattr__(found, _WRONG, [Wrong(keys, said) for keys, said in worded(errors, derived)])
         return found
 
     wrap: Any = model_validator(mode="wrap")(read)  # type: ignore[arg-type]  # of a model that is made here
-    return create_model(derived.__name__, __base__=derived, __validators__={"read": wrap})
+    strict = create_model(derived.__name__, __base__=derived, __validators__={"read": wrap})
+    return strict
+
+
+def wrong_attributes(attributes: BaseModel | None) -> Sequence[Wrong]:
+    """Return what is wrong in attributes that were read by a strict model.
+
+    Args:
+        attributes: as they were read.
+    """
+    found: Sequence[Wrong] = getattr(attributes, _WRONG, ())
+    return found
 
 
 def keys_of(value: Any, loc: Sequence[str | int]) -> tuple[str | int, ...]:
@@ -63,6 +82,11 @@ def keys_of(value: Any, loc: Sequence[str | int]) -> tuple[str | int, ...]:
 
 def _errors(kind: type[BaseModel], name: str, value: Any) -> Iterator[dict[str, Any]]:
     """Yield what is wrong with the value of a field; nothing for templates, and for fields that Dagster resolves."""
+    nested = _nested(kind, name)
+    if nested is not None and isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from ({**error, "loc": (name, *error["loc"])} for error in _errors(nested, str(key), part))
+        return
     adapter = _adapter(kind, name)
     if adapter is None or _has_template(value):
         return
@@ -70,8 +94,23 @@ def _errors(kind: type[BaseModel], name: str, value: Any) -> Iterator[dict[str, 
         adapter.validate_python(value)
     except ValidationError as error:
         found = [{**each, "loc": (name, *keys_of(value, each["loc"]))} for each in error.errors()]
-        deep = [each for each in found if each["type"] != _TEXT or not isinstance(each["input"], dict | list)]
-        yield from deep or found[:1]
+        yield from _deep(found)
+
+
+def _deep(errors: Sequence[Any]) -> Sequence[Any]:
+    """Leave out that a mapping or a list is no text, where another alternative of its type says what is wrong inside."""
+    deep = [each for each in errors if each["type"] not in _SIMPLE or not isinstance(each["input"], dict | list)]
+    return deep or errors[:1]
+
+
+@lru_cache(64)
+def _nested(kind: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The model of a field whose parts are read one by one."""
+    field = kind.model_fields.get(name)
+    if field is None or not any(isinstance(each, dg.Resolver) and each.fn is _NESTED for each in field.metadata):
+        return None
+    models = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
+    return next((each for each in models if issubclass(each, BaseModel)), None)
 
 
 @lru_cache(512)

@@ -5,12 +5,12 @@ What the source does not tell passes: a function under a decorator, a class, and
 
 import ast
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib.machinery import BuiltinImporter
 from typing import Any, Final
 
 from spiral_assets.code_versions import bound_in, file_of
+from spiral_assets.reading.wording import nearest
 
 _HOPS: Final = 8  # modules through which a function is imported
 
@@ -29,8 +29,8 @@ def wrong_call(module: str, name: str, arguments: Mapping[str, Any], given: int)
             return None
         return f"module {module!r} is not found. Correct the name, or install the package that has it"
     if name not in bound_in(module) and not _has_star(module):
-        near = _near(name, bound_in(module))
-        return f"module {module!r} does not define {name!r}{near}. Correct the name, or write the function"
+        near = nearest(name, bound_in(module))
+        return f"module {module!r} does not define {name!r}{near} Correct the name, or write the function"
     found = _definition(module, name)
     return None if found is None else _fits(f"{module}:{name}", found.args, arguments, given)
 
@@ -68,8 +68,8 @@ def _fits(where: str, said: ast.arguments, arguments: Mapping[str, Any], given: 
             return f"function {where} gets {name!r} from Spiral. Leave the argument out, or give it another name"
         if name not in by_name and said.kwarg is None:
             free = [each for each in by_name if each not in filled]
-            takes = f"it takes {', '.join(free)}" if free else "it takes none"
-            return f"function {where} has no argument {name!r}{_near(name, free)}; {takes}. Correct the name"
+            takes = f"It takes {', '.join(free)}" if free else "It takes none"
+            return f"function {where} has no argument {name!r}{nearest(name, free)} {takes}. Correct the name"
     missing = [each for each in _needed(said) if each not in filled and each not in arguments]
     if missing:
         return f"function {where} needs the argument {missing[0]!r}. Give it: arguments: {{{missing[0]}: ...}}"
@@ -84,11 +84,6 @@ def _needed(said: ast.arguments) -> Iterator[str]:
 
 def _form(positional: list[str], given: int) -> str:
     return f"def f({', '.join([*positional, *(f'value_{at}' for at in range(len(positional), given))])})"
-
-
-def _near(name: str, known: Any) -> str:
-    near = get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 @lru_cache(512)

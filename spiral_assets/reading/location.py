@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, Protocol, final, runtime_checkable
 
@@ -22,6 +23,7 @@ from spiral_assets.relations.sources import expanded
 Path = tuple[str | int, ...]  # keys below ``attributes``
 
 _LISTING_S: Final = 60
+_NEAR: Final = 0.9  # likeness of two keys of which one is taken for a slip
 _LIST: Final = "import sys, spiral_stream; print('\\n'.join(spiral_stream.connect(sys.argv[1]).streams()))"
 _LOOKED: Final = "_spiral_looked_at"
 
@@ -70,9 +72,10 @@ def need_sound_location(context: dg.ComponentLoadContext, defs: dg.Definitions) 
         _need_unique_keys(parts)
         _need_unique_names(parts)
         _need_no_circle(parts)
+        _need_one_saver(parts)
         for part in parts:
             if isinstance(part.component, Neighbour):
-                absent = [*_absent(part.component, parts), *_no_catalog(part.component, parts)]
+                absent = [*_absent(part, parts), *_no_catalog(part.component, parts)]
                 is_location = getattr(tree, "is_location", True)
                 refuse(part.decl, [*(absent if is_location else ()), *_unsaved(part.component, parts)])
     except Exception:
@@ -97,6 +100,11 @@ class _Part:
             ]
             if (name := getattr(each, "name", None))
         }
+        self.checks = [
+            key
+            for each in (*(defs.assets or ()), *(defs.asset_checks or ()))
+            for key in getattr(each, "check_keys", ())
+        ]
         self.deps: dict[dg.AssetKey, set[dg.AssetKey]] = {}
         for each in defs.assets or ():
             specs = each.specs if isinstance(each, dg.AssetsDefinition) else [each]
@@ -123,6 +131,13 @@ def _need_unique_keys(parts: Sequence[_Part]) -> None:
                     "Give one of the components another name, or put something before its keys: translation: {key_prefix: ...}",
                 )
             seen[key] = part.where
+    checks: dict[dg.AssetCheckKey, str] = {}
+    for part in parts:
+        for check in part.checks:
+            if check in checks:
+                what = f"check {check.name!r} of {check.asset_key.to_user_string()!r}"
+                _refuse_second(what, (part.where, checks[check]), "Give your check another name")
+            checks[check] = part.where
 
 
 def _need_unique_names(parts: Sequence[_Part]) -> None:
@@ -146,6 +161,17 @@ def _refuse_second(what: str, lines: tuple[str, str], way_out: str) -> None:
     raise dg.DagsterInvalidDefinitionError(msg)
 
 
+def _need_one_saver(parts: Sequence[_Part]) -> None:
+    """Refuse streams that two components of a catalog save: whoever runs last would decide what is read."""
+    saved: dict[tuple[str, str], str] = {}
+    for part in parts:
+        if isinstance(part.component, Neighbour):
+            for name in part.component.saved_streams():
+                where = saved.setdefault((part.component.catalog_name(), name), part.where)
+                if where != part.where:
+                    _refuse_second(f"stream {name!r}", (part.where, where), "Give one of them another name")
+
+
 def _need_no_circle(parts: Sequence[_Part]) -> None:
     where = {key: part.where for part in parts for key in part.deps}
     graph = {key: {dep for dep in deps if dep in where} for part in parts for key, deps in part.deps.items()}
@@ -159,11 +185,22 @@ def _need_no_circle(parts: Sequence[_Part]) -> None:
         raise dg.DagsterInvalidDefinitionError(msg) from None
 
 
-def _absent(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:
-    """Yield the assets that the location should have."""
-    for path, key in component.needed_assets():
-        if not any(dg.AssetKey(key.split("/")) in part.deps for part in parts):
-            known = {each.to_user_string() for part in parts for each in part.deps}
+def _absent(part: _Part, parts: Sequence[_Part]) -> Iterator[Wrong]:
+    """Yield the assets that the location should have, and deps that are nearly the key of one that it has."""
+    if not isinstance(part.component, Neighbour):
+        return
+    known = {each.to_user_string() for other in parts for each in other.deps}
+    needed = dict(part.component.needed_assets())
+    for path, key in _deps_of(part.component):
+        near = get_close_matches(key, known, 1, _NEAR)
+        if key not in known and path not in needed and near:
+            yield Wrong(
+                path,
+                f"no component makes {key!r}; did you mean {near[0]!r}? Correct it, or, if another code location has it, "
+                f'declare it in Python: dagster.AssetSpec("{key}")',
+            )
+    for path, key in needed.items():
+        if key not in known:
             folder = key.partition("/")[0]
             there = ", ".join(sorted(each for each in known if each.partition("/")[0] == folder)) or "none"
             yield Wrong(
@@ -171,6 +208,10 @@ def _absent(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:
                 f"no component saves {key!r}; there is {there}. Correct the name, add a TrainingStream, or, if another code "
                 f'location has it, declare it in Python: dagster.AssetSpec("{key}")',
             )
+
+
+def _deps_of(component: Any) -> Iterator[tuple[Path, str]]:
+    yield from ((("deps", at), dep) for at, dep in enumerate(getattr(component, "deps", ())) if isinstance(dep, str))
 
 
 def _no_catalog(component: Neighbour, parts: Sequence[_Part]) -> Iterator[Wrong]:

@@ -3,12 +3,18 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, final
 
 import dagster as dg
+import yaml
 from dagster.components.core.decl import ComponentDecl
+from dagster_shared.check import CheckError
 from dagster_shared.yaml_utils.source_position import SourcePositionTree
 from pydantic import ValidationError
+
+from spiral_assets.reading.wording import worded
 
 Loaded = dg.ComponentLoadContext | ComponentDecl[Any] | None
 
@@ -53,6 +59,37 @@ def refuse(at: Loaded, wrong: Sequence[Wrong]) -> None:
         raise dg.DagsterInvalidDefinitionError("\n".join(_line(at, each) for each in wrong))
 
 
+def need_single_keys(at: Loaded) -> None:
+    """Refuse the file of a component that says a key twice: YAML takes the last one without a word.
+
+    Raises:
+        DagsterInvalidDefinitionError: says both lines.
+    """
+    file = line_of(at).rpartition(":")[0]
+    if file and (said := _repeated(file, Path(file).stat().st_mtime_ns)):
+        raise dg.DagsterInvalidDefinitionError(said)
+
+
+@lru_cache(64)
+def _repeated(file: str, written_ns: int) -> str | None:
+    """Return what is said of the first key of a file that stands twice; None if there is none."""
+    del written_ns  # another file is read anew
+    todo = list(yaml.compose_all(Path(file).read_text(encoding="utf-8"), yaml.SafeLoader))[::-1]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, yaml.SequenceNode):
+            todo += node.value[::-1]
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[str, int] = {}
+            for key, value in node.value:
+                line = key.start_mark.line + 1
+                first = lines.setdefault(str(key.value), line)
+                if first != line:
+                    return f"{file}:{line}: {key.value!r} stands twice, here and in line {first}. Remove one of them"
+                todo.append(value)
+    return None
+
+
 @contextmanager
 def placed(at: Loaded) -> Iterator[None]:
     """Give errors of a definition the place of its component, where they have none.
@@ -63,9 +100,9 @@ def placed(at: Loaded) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        wrong = [Wrong(tuple(each["loc"]), each["msg"]) for each in error.errors()]
+        wrong = [Wrong(keys, said) for keys, said in worded(error.errors())]
         raise dg.DagsterInvalidDefinitionError("\n".join(_line(at, each) for each in wrong)) from error
-    except (dg.DagsterInvalidDefinitionError, dg.DagsterInvariantViolationError) as error:
+    except (dg.DagsterError, CheckError) as error:
         where = line_of(at)
         if not where or where.rpartition(":")[0] in str(error):
             raise

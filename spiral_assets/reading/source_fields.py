@@ -3,12 +3,13 @@
 The library decides both; a definition does not import it, so they stand here too, and a test holds them equal.
 """
 
+import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 from spiral_assets.reading.calls import wrong_call
 from spiral_assets.reading.positions import Wrong
+from spiral_assets.reading.wording import nearest
 
 # kind -> its fields; the first says where the rows lie, and each declaration has it. path and uri mean the same.
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -36,7 +37,74 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "webdataset": ("path", "key", "columns", "sidecars", "on_error", "schema"),
 }
 SEMANTIC: Final = ("image/jpeg-ref", "video/h264-ref", "audio/ref", "application/bytes-ref")
+# Types of columns that are one word, as Arrow writes them; those with parameters are not looked at.
+TYPES: Final = (
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+    "double",
+    "float",
+    "halffloat",
+    "bool",
+    "string",
+    "large_string",
+    "string_view",
+    "binary",
+    "large_binary",
+    "binary_view",
+    "date32[day]",
+    "date64[ms]",
+    "null",
+)
 _LOCATIONS: Final = frozenset({"path", "uri"})
+_TRUTH, _NUMBER, _TEXT, _LIST, _MAPPING = "true or false", "a whole number", "a text", "a list", "a mapping"
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    _TRUTH: (bool,),
+    _NUMBER: (int,),
+    _TEXT: (str,),
+    _LIST: (list, tuple),
+    _MAPPING: (Mapping,),
+}
+# field -> what its value may be; all but path and uri may be null, too.
+VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "schema": (_MAPPING,),
+    "column_names": (_LIST,),
+    "delimiter": (_TEXT,),
+    "quote": (_TEXT,),
+    "on_error": (_TEXT,),
+    "base": (_TEXT,),
+    "allow_outside": (_TRUTH,),
+    "newlines_in_values": (_TRUTH,),
+    "split": (_TEXT,),
+    "origin": (_TRUTH,),
+    "references": (_LIST, _MAPPING),
+    "version": (_NUMBER,),
+    "columns": (_LIST, _MAPPING),
+    "arrays": (_MAPPING,),
+    "hive": (_TRUTH,),
+    "pattern": (_TEXT,),
+    "dtype": (_TEXT,),
+    "separator": (_NUMBER,),
+    "length": (_NUMBER,),
+    "index": (_TRUTH,),
+    "key": (_TEXT,),
+    "sidecars": (_MAPPING,),
+}
+_ON_ERROR: Final = ("raise", "skip")
+_SCHEME: Final = re.compile(r"(s3|gs|gcs|az|abfss?|https?|file|hf):/?[^/]")  # s3:/shop, which names no store
+_FILE: Final = ("__file__", "__index_in_file__", "storage_shard")  # columns of rows that are read once
+# kind -> the columns that each relation of it has; those of other kinds are known when their files are read.
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "image_folder": ("sample_id", "image_ref", "label_id", "class_name", "size_bytes", "storage_shard"),
+    "text_files": ("text", "size_bytes", "__row_id__", *_FILE),
+    "tokens": ("tokens", "start", "length", "__row_id__", *_FILE),
+    "video_folder": ("sample_id", "clip_ref", "label_id", "class_name", "size_bytes", "storage_shard"),
+}
 
 
 def wrong_source(source: Mapping[str, Any]) -> Iterator[Wrong]:
@@ -54,25 +122,67 @@ def wrong_source(source: Mapping[str, Any]) -> Iterator[Wrong]:
         yield Wrong(at, "it has no kind. Give one, such as kind: parquet, or function: module:function")
         return
     if kind not in FIELDS:
-        near = get_close_matches(str(kind), FIELDS, 1)
-        said = f"; did you mean {near[0]!r}?" if near else ""
-        yield Wrong((*at, "kind"), f"{kind!r} is no kind of source{said} There are {', '.join(FIELDS)}. Correct it")
+        guess = nearest(kind, FIELDS)
+        yield Wrong((*at, "kind"), f"{kind!r} is no kind of source{guess} There are {', '.join(FIELDS)}. Correct it")
         return
     known = {*FIELDS[kind], *_LOCATIONS, "kind"}
     for name in source:
         if name not in known:
-            near = get_close_matches(str(name), FIELDS[kind], 1)
-            said = f"; did you mean {near[0]!r}?" if near else ""
+            guess = nearest(name, FIELDS[kind])
             yield Wrong(
-                (*at, name), f"it is no field of {kind}{said} It has {', '.join(FIELDS[kind])}. Correct the name"
+                (*at, name), f"it is no field of {kind}{guess} It has {', '.join(FIELDS[kind])}. Correct the name"
             )
+        elif name in VALUES:
+            yield from _wrong_value((*at, name), source[name], VALUES[name])
+    yield from _wrong_location(source, FIELDS[kind][0])
+
+
+def known_columns(source: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the columns of a declared source; None where its files say them.
+
+    Args:
+        source: as YAML has it.
+    """
+    kind, names = source.get("kind"), source.get("column_names")
+    if kind == "csv" and isinstance(names, list | tuple) and source.get("schema") is None:
+        return (*map(str, names), *_FILE)
+    found = COLUMNS.get(str(kind))
+    return found if found is None or not source.get("origin") else tuple(dict.fromkeys((*found, *_FILE)))
+
+
+def known_type(kind: str) -> bool:
+    """Whether a column can have a type.
+
+    Args:
+        kind: as YAML has it.
+    """
+    return kind in TYPES or kind in SEMANTIC or any(sign in kind for sign in "<([{")
+
+
+def _wrong_value(at: tuple[str | int, ...], value: Any, may_be: tuple[str, ...]) -> Iterator[Wrong]:
+    """Yield what is wrong with the value of a field."""
+    types = tuple(each for words in may_be for each in _TYPES[words])
+    if value is not None and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
+        yield Wrong(at, f"{value!r} is wrong. Give {' or '.join(may_be)}")
+    elif at[-1] == "on_error" and value is not None and value not in _ON_ERROR:
+        guess = nearest(value, _ON_ERROR)
+        yield Wrong(at, f"{value!r} is no choice{guess} Give raise, or skip to leave out rows that cannot be read")
+
+
+def _wrong_location(source: Mapping[str, Any], first: str) -> Iterator[Wrong]:
+    """Yield what is wrong with where the rows lie."""
+    at = ("source",)
     locations = [name for name in ("path", "uri") if name in source]
+    if len(locations) > 1:
+        yield Wrong((*at, "uri"), "path and uri mean the same, and both are given. Leave one of them out")
     if not locations:
-        first = FIELDS[kind][0]
         yield Wrong(at, f"it does not say where the rows lie. Give {first}: ...")
     for name in locations:
         if not isinstance(source[name], str | list) or not source[name]:
             yield Wrong((*at, name), f"{source[name]!r} is no place. Give the path of files or a folder, or a URI")
+        elif isinstance(source[name], str) and _SCHEME.match(source[name]):
+            scheme = source[name].partition(":")[0]
+            yield Wrong((*at, name), f"{source[name]!r} is no URI. Write it with two slashes: {scheme}://...")
 
 
 def wrong_function(at: tuple[str | int, ...], said: Any, given: int) -> Iterator[Wrong]:

@@ -104,7 +104,7 @@ CHECKED = """
 type: spiral_assets.components.Relation
 attributes:
   name: shop.photos
-  source: {kind: image_folder, path: $SHOP/photos}
+  source: {kind: parquet, path: $SHOP/photos}
   semantic: {image_ref: image/jpeg-ref}
   columns: {sample_id: string}
   labels: [label]

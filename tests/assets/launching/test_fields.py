@@ -25,12 +25,12 @@ attributes:
   plan: {function: "spiral_assets.plans.standard:decoded_images", arguments: {relation: photos}}
 """
 WRONG = {
-    "launcher: local": r":4`.*should be an object",
+    "launcher: local": r":4: launcher: 'local' is wrong.*should be a mapping",
     "launcher: {}": r":4: launcher: it has no kind. Give one of local, ray, kubernetes, slurm",
     "launcher: {kind: rey}": r":4: launcher\.kind: 'rey' is no kind of launcher; did you mean 'ray'\?.*Correct it",
-    "launcher:\n    kind: ray\n    adress: http://ray:8265": r":6: launcher\.adress: it is no field .*did you mean 'address'\?",
-    "launcher:\n    kind: ray\n    num_gpus: many": r":6: launcher\.num_gpus: 'many' is wrong: .*number.* Correct it",
-    "launcher:\n    kind: local\n    deadline_h: 0": r":6: launcher\.deadline_h: 0 is wrong: .*greater than 0",
+    "launcher:\n    kind: ray\n    adress: x": r":6: launcher\.adress: 'adress' is no field .*did you mean 'address'\?",
+    "launcher:\n    kind: ray\n    num_gpus: many": r":6: launcher\.num_gpus: 'many' is wrong\. .*number.* Correct it",
+    "launcher:\n    kind: local\n    deadline_h: 0": r":6: launcher\.deadline_h: 0 is wrong\. .*greater than 0",
     "launcher:\n    kind: local\n    env: {A: [1]}": r":6: launcher\.env\.A: \[1\] is wrong",
     "launcher: {kind: kubernetes}": r":4: launcher.image: it has no image. Give it: Image of the pod",
     "launcher: {kind: slurm, hots: login}": r":4: launcher\.hots: .*did you mean 'host'\?",
