@@ -5,6 +5,7 @@ composition is in `windowed`, the others are in `stratified` and `one_stream`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -15,6 +16,8 @@ from spiral_stream.batching.formation import Composition, Int64, Setting
 from spiral_stream.errors import PlanError
 
 # S samples, K streams
+
+Run = Int64 | slice  # places in a pool: listed, or neighbours
 
 
 @final
@@ -32,7 +35,7 @@ class Grouping(ABC):
     """Groups the pools of one chapter, window by window."""
 
     @abstractmethod
-    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> Sequence[Run]:
         """Return the batches of a window, in the order of delivery.
 
         Args:
@@ -42,7 +45,7 @@ class Grouping(ABC):
                 whole batches, and a grouping that `leaves` lets what fills none wait.
 
         Returns:
-            for each batch, indices into the pool, ascending. Samples in no batch wait.
+            for each batch, places in the pool, ascending. Samples in no batch wait.
         """
 
     leaves: bool = False  # whether it decides itself what waits after the last window; else the last to join do

@@ -41,7 +41,7 @@ from spiral_stream.batching.formation import (
     Window,
     length_text,
 )
-from spiral_stream.batching.grouping import Grouping, Pool
+from spiral_stream.batching.grouping import Grouping, Pool, Run
 from spiral_stream.batching.one_stream import OneStreamGrouping
 from spiral_stream.batching.stratified import StratifiedGrouping
 from spiral_stream.errors import PlanError, shown
@@ -227,7 +227,7 @@ class _SortedRuns(Grouping):
         self._group = cost_group
         self._window = -1
 
-    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> Sequence[Run]:
         self._window += 1
         ends = run_ends(len(pool.streams), pool.lengths, pool.costs, self._limits)
         if final:
@@ -238,7 +238,7 @@ class _SortedRuns(Grouping):
             if stop - start <= patience and not is_full(start, stop, pool.lengths, pool.costs, self._limits):
                 ends = ends[:-1]
         order = emission_order(len(ends) - 1, self._group, self._key, self._window)
-        return [np.arange(ends[j], ends[j + 1]) for j in order]
+        return list(map(slice, ends[order].tolist(), ends[order + 1].tolist()))
 
 
 @final
@@ -283,12 +283,12 @@ class WindowedFormer(Former):
         for ranks in batches:
             waits[ranks] = False
         self._waiting = _joined(_taken(pool, np.sort(order[waits])), late)
-        formed = [self._membership(pool, order[ranks]) for ranks in batches]
-        formed += [self._membership(alone, np.array([i])) for i in range(len(alone.samples))]
+        formed = self._memberships(ranked, batches)
+        formed += self._memberships(alone, [slice(at, at + 1) for at in range(len(alone.samples))])
         if len(alone.samples) and not self._policy.keys and self._policy.composition is None:
             formed.sort(key=lambda batch: int(batch.samples[0]))
         if final and self._rest_is_short and len(self._waiting.samples):
-            formed.append(self._membership(self._waiting, _by_keys(self._waiting)))
+            formed += self._memberships(self._waiting, [_by_keys(self._waiting)])
             self._waiting = None
         return formed
 
@@ -324,12 +324,17 @@ class WindowedFormer(Former):
         self.tally.first = np.concatenate((self.tally.first, window.samples[found]))
         return rest, nothing
 
-    def _membership(self, pool: Window, members: Int64) -> Membership:
-        samples = pool.samples[members]
+    def _memberships(self, pool: Pool | Window, runs: Sequence[Run]) -> list[Membership]:
+        """Batches of samples of a pool, as views where these are neighbours."""
+        samples = [pool.samples[run] for run in runs]
         if pool.lengths is None:
-            return Membership(samples, len(samples))
-        lengths = pool.lengths[members]
-        return Membership(samples, len(samples), int(self._limits.widths(lengths.max())), lengths)
+            return [Membership(each, len(each)) for each in samples]
+        lengths = [pool.lengths[run] for run in runs]
+        widths = self._limits.widths(np.array([each.max() for each in lengths], dtype=np.int64)).tolist()
+        return [
+            Membership(some, len(some), *of)
+            for some, of in zip(samples, zip(widths, lengths, strict=True), strict=True)
+        ]
 
 
 def _by_keys(pool: Window) -> Int64:

@@ -25,7 +25,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.cache.kinds.chats import mask_behind
 from spiral_stream.dialects.numpy import to_column
 from spiral_stream.errors import DataError
-from spiral_stream.expr import Expr, parse
+from spiral_stream.expr import Col, Expr, parse
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.plan.functions.cached_functions import function_of
@@ -463,7 +463,10 @@ class SampleReader:
         plain: dict[str, Any] = {n: v for n, v in columns.items() if n not in lists}
         plain |= {length_column(n): pa.array(delivered.get(n, lengths_of(columns[n]))) for n in lists}
         plain |= {n: pa.array(lengths).cast(plain[n].type) for n, lengths in delivered.items() if n in plain}
-        return to_column(with_lengths(expr, lists), plain, len(samples))
+        measured = with_lengths(expr, lists)
+        if isinstance(measured, Col) and measured.name not in kinds:  # a length alone: nothing is to be computed
+            return plain[measured.name]
+        return to_column(measured, plain, len(samples))
 
     def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:
         together = None if self._mixed is None else self._mixed.lengths(samples.stream_rows, name)

@@ -111,7 +111,8 @@ def test_a_batch_past_the_end_is_refused(known: tuple[Any, list[list[Any]]]) -> 
 
 
 def test_counting_what_takes_long_is_refused_with_the_way_out(catalog: sp.Catalog) -> None:
-    with stream(catalog, size=10**8) as one, pytest.raises(TypeError, match=r"about 100,000,000 samples.*stream.count"):
+    left = "(100,000,000|99,999,744)"  # a quick machine forms a whole chapter while it measures
+    with stream(catalog, size=10**8) as one, pytest.raises(TypeError, match=rf"about {left} samples.*stream.count"):
         len(one)
 
 
