@@ -2,8 +2,11 @@
  *
  * The bits of a JPEG say nothing about where its rows begin, so a decoder reads all of them up to the last row of a crop.
  * An index written beside them says where every k-th MCU begins and what the DC values are there. `cut` then writes a
- * smaller JPEG of the MCUs around a crop: one restart interval for each row of MCUs, whose first DC values are coded anew.
- * Its coefficients are those of the original, so any decoder gives the same pixels inside.
+ * smaller JPEG of the MCUs around a crop; the DC values of the first MCU of each row are coded anew, as differences to the
+ * last MCU of the row before. Its coefficients are those of the original, so any decoder gives the same pixels inside.
+ *
+ * Behind it stand PAD bytes that nobody reads: libjpeg-turbo takes its slow way through an MCU where fewer than 512 bytes a
+ * block are left of the data, and up to a restart marker, so there are none.
  *
  * The index is an application segment of the JPEG itself: an 8-byte name, k, and for each group of k MCUs the bits that it
  * takes (u16) and the DC values before it (three i16), little-endian. Everything that does not fit is refused, and the
@@ -17,8 +20,9 @@
 #include <string.h>
 
 enum { SOF0 = 0xC0, SOF1 = 0xC1, DHT = 0xC4, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD, APP0 = 0xE0 };
-enum { OURS = 0xEB, ADOBE = 0xEE, COM = 0xFE, RST0 = 0xD0 };
+enum { OURS = 0xEB, ADOBE = 0xEE, COM = 0xFE };
 enum { QUICK = 9, HEAD = 12, ENTRY = 8, MARGIN = 4, MOST = 65535 - 2 - HEAD };
+enum { PAD = 512 * 10 }; /* bytes behind a JPEG in the scratch: a MCU has at most 10 blocks */
 enum { SLACK = 512 }; /* zeros behind the bits: more than a block may read past their end */
 static const uint8_t NAME[8] = {'S', 'p', 'i', 'r', 'a', 'l', 'M', 1};
 
@@ -337,9 +341,12 @@ static PyObject *index_of(PyObject *self, PyObject *args) { /* a JPEG, k: the JP
 
 /* ---- the cut */
 
-/* Write a segment's first MCU, with the DC values `before` it added to its own; where it ends, or -1. */
+static inline int dc_of(const uint8_t *entry, int c) { return (int16_t)(entry[2 + 2 * c] | entry[3 + 2 * c] << 8); }
+
+/* Write a row's first MCU. Its DC values are those `before` it and its own differences, less those of the last MCU that
+   was written (an entry's again; NULL: none was); where it ends, or -1. */
 static int64_t first_mcu(
-    const Image *image, Writer *w, const uint8_t *bits, int64_t at, int64_t stop, const uint8_t *entry) {
+    const Image *image, Writer *w, const uint8_t *bits, int64_t at, int64_t stop, const uint8_t *before, const uint8_t *written) {
   for (int c = 0; c < image->components; c++) {
     const Table *dc = &image->tables[0][image->dc[c]], *ac = &image->tables[1][image->ac[c]];
     for (int b = 0; b < image->across[c] * image->down[c]; b++) {
@@ -350,7 +357,7 @@ static int64_t first_mcu(
       if (category < 0) return -1;
       at += length + category;
       if (b == 0) {
-        const int value = extended(next << length, category) + (int16_t)(entry[2 + 2 * c] | entry[3 + 2 * c] << 8);
+        const int value = extended(next << length, category) + dc_of(before, c) - (written ? dc_of(written, c) : 0);
         const int size = value ? 32 - __builtin_clz((unsigned)(value < 0 ? -value : value)) : 0;
         if (size > 11 || !dc->lengths[size]) return -1;
         put(w, dc->codes[size], dc->lengths[size]);
@@ -366,7 +373,7 @@ static int64_t first_mcu(
 
 /* Write the JPEG of the MCUs around a box into `out`; its bytes, or 0. The box is moved into it. */
 static Py_ssize_t cut_one(Image *image, const uint8_t *data, Py_ssize_t size, int32_t *box, uint8_t *out, Py_ssize_t room) {
-  if (!read_header(image, data, size) || !image->index || image->restarts || room < 3 * size + 4096) return 0;
+  if (!read_header(image, data, size) || !image->index || image->restarts || room < 3 * size + 4096 + PAD) return 0;
   const int top = box[0], left = box[1], bottom = top + box[2], right = left + box[3];
   if (top < 0 || left < 0 || box[2] < 1 || box[3] < 1 || bottom > image->height || right > image->width) return 0;
   const int k = image->index[8] | image->index[9] << 8, w = image->mcu_w, h = image->mcu_h;
@@ -385,12 +392,11 @@ static Py_ssize_t cut_one(Image *image, const uint8_t *data, Py_ssize_t size, in
     if (i < row * groups + group) begin += entry[ENTRY * i] | entry[ENTRY * i + 1] << 8;
     end += entry[ENTRY * i] | entry[ENTRY * i + 1] << 8;
   }
-  uint8_t *bits = out + room - size - SLACK; /* the end of the room; what is written comes from its beginning */
+  uint8_t *bits = out + room - PAD - size - SLACK; /* the end of the room; what is written comes from its beginning */
   if (8 * unstuffed(data + image->start, data + size, bits, end / 8 + 1) < end) return 0;
 
   const int from_x = group * k * w, to_x = last * k * w < image->width ? last * k * w : image->width;
   const int from_y = row * h, to_y = rows * h < image->height ? rows * h : image->height;
-  const int interval = (to_x - from_x + w - 1) / w;
   uint8_t *to = copied(out, data, 2);
   for (Py_ssize_t at = 2; at <= image->scan;) { /* what decides pixels; no comments, profiles or pictures */
     if (data[at + 1] == 0xFF) {
@@ -398,10 +404,6 @@ static Py_ssize_t cut_one(Image *image, const uint8_t *data, Py_ssize_t size, in
       continue;
     }
     const int marker = data[at + 1], length = 2 + big(data + at + 2);
-    if (marker == SOS) {
-      const uint8_t restart[6] = {0xFF, DRI, 0, 4, (uint8_t)(interval >> 8), (uint8_t)interval};
-      to = copied(to, restart, 6);
-    }
     if (marker == APP0 || marker == ADOBE || (marker & 0xF0) != APP0) {
       uint8_t *begun = to;
       if (marker != COM) to = copied(to, data + at, length);
@@ -413,8 +415,9 @@ static Py_ssize_t cut_one(Image *image, const uint8_t *data, Py_ssize_t size, in
     at += length;
   }
   Writer writer = {.to = to, .end = bits};
-  for (int r = row, number = 0; r < rows; r++, number++) {
+  for (int r = row; r < rows; r++) {
     const uint8_t *first = entry + (Py_ssize_t)ENTRY * (r * groups + group);
+    const uint8_t *written = r == row ? NULL : entry + (Py_ssize_t)ENTRY * ((r - 1) * groups + last);
     int64_t stop = begin, next = begin;
     for (int g = group; g < group + groups && r * groups + g < image->rows * groups; g++) {
       const int bits_of = entry[(Py_ssize_t)ENTRY * (r * groups + g)] | entry[(Py_ssize_t)ENTRY * (r * groups + g) + 1] << 8;
@@ -422,14 +425,13 @@ static Py_ssize_t cut_one(Image *image, const uint8_t *data, Py_ssize_t size, in
       next += bits_of;
     }
     if (writer.end - writer.to < 256) return 0;
-    if (number) *writer.to++ = 0xFF, *writer.to++ = (uint8_t)(RST0 + (number - 1) % 8);
-    const int64_t at = first_mcu(image, &writer, bits, begin, stop, first);
+    const int64_t at = first_mcu(image, &writer, bits, begin, stop, first, written);
     if (at < 0 || !copy_bits(&writer, bits, at, stop)) return 0;
-    finish(&writer);
     begin = next;
   }
-  if (writer.end - writer.to < 2) return 0;
+  finish(&writer);
   *writer.to++ = 0xFF, *writer.to++ = EOI;
+  memset(writer.to, 0, PAD), writer.to += PAD;
   box[0] -= from_y, box[1] -= from_x;
   return writer.to - out;
 }
@@ -475,4 +477,8 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_entropy", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__entropy(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__entropy(void) {
+  PyObject *made = PyModule_Create(&module);
+  if (made && PyModule_AddIntConstant(made, "PAD", PAD)) Py_CLEAR(made);
+  return made;
+}

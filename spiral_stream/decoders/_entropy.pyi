@@ -1,7 +1,9 @@
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+PAD: Final[int]  # bytes of scratch that stand behind what `cut` writes
 
 def index(data: Any, k: int, /) -> bytes | None: ...
 def cut(

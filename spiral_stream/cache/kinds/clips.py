@@ -10,7 +10,7 @@ thirtieth to encode (docs/decisions/0014). Reading 16 frames of 256 x 341 into a
 which are resized where they lie in the mapped file, and 5.4 ms of JPEGs of quality 80.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, final
 
@@ -95,7 +95,8 @@ class ClipKind(Kind):
             table: P rows of `columns`.
             base: where relative references start, and which files they may name.
             draws: shape [P], float64 in [0, 1): each sample's own number where the selection begins at a random
-                frame. Only the frames that it chooses are made then; without it all frames of the segment are.
+                frame. Only the frames that it chooses are made then, to be read at once; without it all frames of the
+                segment are, to be kept, and JPEGs have an index of their bits.
             opened: what `open_row` gave for each row, if it was asked before.
         """
         count = len(table)
@@ -109,9 +110,8 @@ class ClipKind(Kind):
                 row = None if opened is None else opened[at]
                 if isinstance(row, SourceError):
                     raise anew(row)
-                made, facts, read = self._keep(
-                    row or self.open_row(table, at, base, None if draws is None else float(draws[at]))
-                )
+                chosen = row or self.open_row(table, at, base, None if draws is None else float(draws[at]))
+                made, facts, read = self._keep(chosen, indexed=draws is None)
             except DataError as error:
                 refused[at] = str(error)
                 continue
@@ -145,16 +145,19 @@ class ClipKind(Kind):
         geometry = program.geometry(clips.heights, clips.widths, keys)
         boxes_P4 = geometry.boxes()[:, :4]
         frames = picked.addresses.shape[1]
-        step = len(boxes_P4) * frames if self.profile.quality is None else region.TOGETHER
         flat = out.reshape(len(boxes_P4) * frames, *out.shape[2:])
-        for at in range(0, len(flat), step):
-            clip, frame = np.divmod(np.arange(at, min(at + step, len(flat))), frames)
-            addresses, lengths = picked.addresses[clip, frame], picked.lengths[clip, frame]
-            inside = geometry.inside_boxes(clip)
+        clip, frame = np.divmod(np.arange(len(flat)), frames)
+        addresses, lengths = picked.addresses[clip, frame], picked.lengths[clip, frame]
+        heights, widths, boxes = clips.heights[clip], clips.widths[clip], boxes_P4[clip]
+        parts: Iterable[slice] = (slice(0, len(flat)),)
+        if self.profile.quality is not None:
+            parts = region.together(np.full(len(flat), region.applies(jpeg=True)), heights, widths, boxes)
+        for part in parts:
+            inside = geometry.inside_boxes(clip[part])
             origins, strides, _held = self._corners(
-                addresses, lengths, clips.heights[clip], clips.widths[clip], boxes_P4[clip]
+                addresses[part], lengths[part], heights[part], widths[part], boxes[part]
             )
-            program.render(inside, origins, strides, inside.crop_h, inside.crop_w, flat[at : at + step])
+            program.render(inside, origins, strides, inside.crop_h, inside.crop_w, flat[part])
         return picked.short
 
     def open_row(self, table: pa.Table, at: int, base: Reach | str, draw: float | None) -> "OpenedClip":
@@ -191,7 +194,7 @@ class ClipKind(Kind):
         need_frames(fetched.fed.decoded, int(sizes.sum(dtype=np.int64)), self.limits)
         return replace(opened[-1], fetched=fetched)
 
-    def _keep(self, opened: "OpenedClip") -> tuple[list[Bytes], tuple[int, int, int, int], int]:
+    def _keep(self, opened: "OpenedClip", *, indexed: bool) -> tuple[list[Bytes], tuple[int, int, int, int], int]:
         """Make the payload of one row, its columns in the order of `BESIDE`, and count the bytes that were read.
 
         Raises:
@@ -200,6 +203,8 @@ class ClipKind(Kind):
         assert opened.fetched is not None
         read = _CountedFile(opened.fetched)
         pictures, height, width = self._pictures(opened.fetched.index, read, opened.wanted_U)
+        if indexed and self.profile.quality is not None:
+            pictures = [region.indexed(picture) for picture in pictures]
         payload = pack(pictures, opened.segment, opened.frame_indices, chosen=opened.chosen)
         return payload, (height, width, len(pictures), int(opened.short)), read.bytes
 
@@ -241,8 +246,9 @@ class ClipKind(Kind):
             return addresses + (top * strides + 3 * left).astype(np.uint64), strides, None
         _, once, back = np.unique(addresses, return_index=True, return_inverse=True)  # a short clip repeats frames
         if region.applies(jpeg=True):
-            decoded = region.decode_regions(addresses[once], lengths[once], boxes_B4[once])
-            if decoded is not None:
+            ours = np.ones(len(once), dtype=np.bool_)  # no one else's JPEG comes here, and the cache has sums
+            decoded = region.decode_regions(addresses[once], lengths[once], boxes_B4[once], ours)
+            if decoded is not None and len(decoded[0]) == len(once):
                 return decoded[0][back], decoded[1][back], None
         decoded_once = [_decoded(int(addresses[at]), int(lengths[at]), heights[at], widths[at]) for at in once]
         origins = np.array([picture.ctypes.data for picture in decoded_once], dtype=np.uint64)[back]

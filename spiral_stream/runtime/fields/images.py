@@ -246,18 +246,24 @@ class ImageFeed:
             eligible[row] = orientation(rows.image(row).payload) == UPRIGHT
         geometry = program.geometry(rows.heights, rows.widths, keys)
         boxes = geometry.boxes()[:, :4]
-        for start in range(0, len(eligible), region.TOGETHER):
-            part = slice(start, start + region.TOGETHER)
-            decoded = None
-            if eligible[part].all():
-                with timed(self._metrics, "decode_s"):
-                    some = rows.addresses[part], rows.lengths[part], boxes[part], rows.cached[part]
-                    decoded = region.decode_regions(*some)
-            if decoded is None:  # progressive, CMYK, turned or damaged: the full decoder reads it, or raises
+        for part in region.together(eligible, rows.heights, rows.widths, boxes):
+            if not eligible[part.start]:  # progressive, CMYK, turned or no JPEG
                 program.run(self._full(rows, part), keys[part], out[part])
-            else:
-                inside = geometry.inside_boxes(part)
-                program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[part])
+                continue
+            start = part.start
+            while start < part.stop:
+                left = slice(start, part.stop)
+                with timed(self._metrics, "decode_s"):
+                    some = rows.addresses[left], rows.lengths[left], boxes[left], rows.cached[left]
+                    decoded = region.decode_regions(*some)
+                if decoded is None:  # damaged, or in other colours: the full decoder reads it, or raises
+                    done = slice(start, start + 1)
+                    program.run(self._full(rows, done), keys[done], out[done])
+                else:
+                    done = slice(start, start + len(decoded[0]))
+                    inside = geometry.inside_boxes(done)
+                    program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[done])
+                start = done.stop
 
     def _rows(self, ordinals: UInt64, held: Held | None) -> StoredRows:
         rows = StoredRows(len(ordinals))

@@ -143,6 +143,17 @@ def test_kept_frames_are_those_of_the_file_stored_or_made_on_the_fly(
         assert stored[1][at] == short
 
 
+def test_jpegs_that_are_kept_have_an_index_and_those_made_on_the_fly_have_none(folder: Path) -> None:
+    made = kind(FrameSelection(5), Frames(quality=90))
+    table = rows_of(["3.mp4"])
+
+    kept, fly = (bytes(made.keep_rows(table, str(folder), draws).payload) for draws in (None, np.array([0.0])))
+
+    assert kept.count(b"SpiralM") == 5
+    assert b"SpiralM" not in fly
+    assert len(fly) < len(kept)
+
+
 @few(5, 10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(file=st.integers(0, len(FILES) - 1), selection=st.sampled_from(SELECTIONS), key=st.integers(0, 2**64 - 1))
 def test_the_side_that_a_plan_resizes_to_changes_no_pixel(

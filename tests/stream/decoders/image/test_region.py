@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from spiral_stream.decoders import _entropy
 from spiral_stream.decoders.image import region
 from spiral_stream.decoders.image.image import decode_jpeg
 
@@ -200,6 +201,42 @@ def test_a_library_that_gives_other_pixels_is_not_used(monkeypatch: pytest.Monke
     assert not region.agrees()
 
 
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]:
+    count = draw(st.integers(0, 40))
+    eligible = np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=np.bool_)
+    side = st.integers(1, 3_000)
+    sizes_B2 = np.array(draw(st.lists(st.tuples(side, side), min_size=count, max_size=count)), dtype=np.int32)
+    return eligible, sizes_B2.reshape(count, 2), np.hstack([np.zeros((count, 2), np.int32), sizes_B2.reshape(count, 2)])
+
+
+@given(batch=batches())
+def test_parts_are_of_one_kind_and_bounded(
+    batch: tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]],
+) -> None:
+    eligible, sizes_B2, boxes_B4 = batch
+
+    parts = list(region.together(eligible, sizes_B2[:, 0], sizes_B2[:, 1], boxes_B4))
+
+    assert [at for part in parts for at in range(part.start, part.stop)] == list(range(len(eligible)))
+    for part in parts:
+        assert len(set(eligible[part].tolist())) == 1
+        pixels = sizes_B2[part].astype(np.int64).prod(axis=1) * 3
+        assert len(pixels) == 1 or pixels.sum() <= region.TOGETHER
+
+
+def test_images_before_one_for_the_full_decoder_are_decoded() -> None:
+    images = [simplejpeg.encode_jpeg(photo(60, 90, i), 90) for i in range(5)]
+    damaged = bytearray(images[3])
+    damaged[len(damaged) // 4 : len(damaged) // 4 + 40] = b"\xff\xd9" * 20
+    images[3] = bytes(damaged)
+
+    found = region.decode_regions(*located(images), np.tile(np.array([0, 0, 60, 90], np.int32), (5, 1)))
+
+    assert found is not None
+    assert len(found[0]) == len(found[1]) == 3
+
+
 # ---- an index of the bits
 
 
@@ -280,6 +317,25 @@ def test_an_index_leaves_what_a_file_says_of_itself() -> None:
         assert read.getexif()[0x0112] == 6
         assert read.info["comment"] == written.info["comment"]
         assert read.info["icc_profile"] == written.info["icc_profile"]
+
+
+def test_a_cut_image_has_no_restart_markers_and_room_behind_it() -> None:
+    data = bytes(region.indexed(simplejpeg.encode_jpeg(photo(200, 300), 90, "RGB", "420")))
+    addresses, lengths = located([data])
+    boxes, places = np.array([[60, 100, 80, 90]], np.int32), np.array([0, 3 * len(data) + 4096 + _entropy.PAD])
+    scratch = np.full(int(places[-1]), 7, np.uint8)
+
+    assert _entropy.cut(addresses, lengths, boxes, scratch, places, np.ones(1, np.bool_)) == 1
+
+    made = scratch[: int(lengths[0])].tobytes()
+    assert int(addresses[0]) == scratch.ctypes.data
+    assert not made[-_entropy.PAD :].strip(b"\0")
+    assert made[: -_entropy.PAD].endswith(b"\xff\xd9")
+    assert b"\xff\xdd" not in made
+    assert not any(b"\xff" + bytes([0xD0 + at]) in made for at in range(8))
+    top, left, height, width = boxes[0].tolist()
+    whole = decode_jpeg(made[: -_entropy.PAD])
+    assert np.array_equal(whole[top : top + height, left : left + width], decode_jpeg(data)[60:140, 100:190])
 
 
 @given(noise=st.binary(min_size=0, max_size=60), at=st.floats(0, 1), box=st.tuples(*[st.integers(0, 60)] * 4))

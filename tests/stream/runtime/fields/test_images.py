@@ -1,14 +1,19 @@
 """Image fields: rows are written in place where they are neighbours, and a mixture gives each stream's own pixels."""
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
+import lance
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import spiral_stream as sp
+from spiral_stream.decoders.image.image import decode_jpeg
 from spiral_stream.errors import DataError
 from spiral_stream.runtime.fields import images as room
 from spiral_stream.runtime.fields.images import fill_rows
@@ -59,6 +64,38 @@ def test_a_mixture_gives_each_sample_the_pixels_of_its_own_relation(mixture: Any
     for batch in mixture:
         for name, image in zip(batch["id"], batch["image"], strict=True):
             assert (image == pixels[name]).all()
+
+
+def encoded(at: int) -> bytes:
+    """A photo of its own, as baseline, progressive, RGB, CMYK or gray JPEG."""
+    y, x = np.mgrid[0:90, 0:130]
+    pixels = np.stack([x * 2 % 256, y * 3 % 256, (x + y + 11 * at) % 256], axis=2).astype(np.uint8)
+    out, image = io.BytesIO(), Image.fromarray(pixels)
+    more: dict[str, Any] = {"progressive": at % 10 == 3, "keep_rgb": at % 10 == 6}
+    modes = {7: "CMYK", 8: "L"}
+    image.convert(modes.get(at % 10, "RGB")).save(out, "JPEG", quality=90, **more)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_batch_of_all_kinds_of_jpeg_has_the_pixels_of_each(kept: bool, tmp_path: Any) -> None:
+    data = [encoded(at) for at in range(64)]
+    catalog = sp.connect(tmp_path / "catalog")
+    rows = pa.table({"id": [f"{at:02d}" for at in range(64)], "image": pa.array(data, pa.binary())})
+    lance.write_dataset(rows, tmp_path / "mixed.lance")
+    source = sp.Lance(str(tmp_path / "mixed.lance"))
+    catalog.register("mixed", source, identity="id", semantic={"image": "image/jpeg-ref"})
+    made = catalog.table("mixed").sample(identity="id", order=sp.GlobalShuffle(seed=2), epoch=0)
+    crop = [sp.transforms.CenterCrop(48)]
+    fields = {"id": sp.List("id"), "image": sp.Stack("image", decode="jpeg", transforms=crop)}
+
+    with made.collate(batch_size=64, fields=fields).to_numpy() as stream:
+        if kept:
+            stream.materialize()
+        batch = next(iter(stream))
+
+    for name, image in zip(batch["id"], batch["image"], strict=True):
+        assert np.array_equal(np.moveaxis(image, 0, -1), decode_jpeg(data[int(name)])[21:69, 41:89])
 
 
 def test_an_error_in_one_stream_of_a_mixture_names_the_sample(mixture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
