@@ -119,8 +119,8 @@ def together(
     Yields:
         slices of the batch, in order, each of `TOGETHER` bytes of pixels or of one image.
     """
-    whole = 3 * heights.astype(np.int64) * widths.astype(np.int64)
-    ends = np.cumsum(np.where(eligible, _bytes_of(boxes_B4), whole))
+    full = 3 * heights.astype(np.int64) * widths.astype(np.int64)
+    ends = np.cumsum(np.where(eligible, _bytes_of(boxes_B4), full))
     borders = [*(np.flatnonzero(np.diff(eligible)) + 1).tolist(), len(eligible)]
     start = 0
     for border in borders:

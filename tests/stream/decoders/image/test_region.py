@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from spiral_stream.decoders import _entropy
 from spiral_stream.decoders.image import region
 from spiral_stream.decoders.image.image import decode_jpeg
 
@@ -317,25 +316,6 @@ def test_an_index_leaves_what_a_file_says_of_itself() -> None:
         assert read.getexif()[0x0112] == 6
         assert read.info["comment"] == written.info["comment"]
         assert read.info["icc_profile"] == written.info["icc_profile"]
-
-
-def test_a_cut_image_has_no_restart_markers_and_room_behind_it() -> None:
-    data = bytes(region.indexed(simplejpeg.encode_jpeg(photo(200, 300), 90, "RGB", "420")))
-    addresses, lengths = located([data])
-    boxes, places = np.array([[60, 100, 80, 90]], np.int32), np.array([0, 3 * len(data) + 4096 + _entropy.PAD])
-    scratch = np.full(int(places[-1]), 7, np.uint8)
-
-    assert _entropy.cut(addresses, lengths, boxes, scratch, places, np.ones(1, np.bool_)) == 1
-
-    made = scratch[: int(lengths[0])].tobytes()
-    assert int(addresses[0]) == scratch.ctypes.data
-    assert not made[-_entropy.PAD :].strip(b"\0")
-    assert made[: -_entropy.PAD].endswith(b"\xff\xd9")
-    assert b"\xff\xdd" not in made
-    assert not any(b"\xff" + bytes([0xD0 + at]) in made for at in range(8))
-    top, left, height, width = boxes[0].tolist()
-    whole = decode_jpeg(made[: -_entropy.PAD])
-    assert np.array_equal(whole[top : top + height, left : left + width], decode_jpeg(data)[60:140, 100:190])
 
 
 @given(noise=st.binary(min_size=0, max_size=60), at=st.floats(0, 1), box=st.tuples(*[st.integers(0, 60)] * 4))
