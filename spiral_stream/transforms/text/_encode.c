@@ -1,10 +1,11 @@
-/* Byte-level byte-pair encoding: documents of UTF-8 to token ids, without the interpreter's lock.
+/* Byte-pair encoding: documents of UTF-8 to token ids, without the interpreter's lock.
  *
- * Three steps per word, all by tables that `byte_pairs.py` and `word_automaton.py` make:
+ * Three steps per word, all by tables that `byte_pairs.py`, `sentence_pieces.py` and `word_automaton.py` make:
  *   1. An automaton cuts a document into words: one step per code point, by its kind.
  *   2. A memo of fixed size holds the ids of words met before.
  *   3. A word that is not there is merged as the tokenizers library merges: of all listed pairs of neighbours the one
- *      listed first, and of equal ones the leftmost, until none is left.
+ *      listed first, and of equal ones the leftmost, until none is left. It begins as bytes, or as characters: one that
+ *      the vocabulary lacks is its bytes, or the id of what is unknown.
  * A document with a code point that is set apart, or with the text of an added token, is left out; the caller hands it
  * to the library. Nothing that a memo holds changes an id.
  */
@@ -33,6 +34,12 @@
 #define LINE 64           /* bytes of the cache */
 #define HUGE_PAGE (1 << 21)
 #define LONGEST (1 << 28) /* bytes of a document; a longer one goes to the library */
+#define SPARE (1 << 20)   /* bytes of room for a document that stay between two calls */
+#define PAGE 256          /* code points that are looked up together */
+#define PAGES (POINTS / PAGE)
+
+/* What is put before a document: nothing, a space, or a space unless one is there. */
+enum { BARE, SPACED, SPACED_ONCE };
 
 /* A step of the automaton: the row of the next state in bits 0 to 23, and what happens before the code point. */
 #define ROW 0xFFFFFFu
@@ -58,6 +65,10 @@ typedef struct {
   uint32_t *steps; /* [states, 128 + kinds]: of each ASCII character, of each kind; the last kind is a document's end */
   uint32_t start, end_kind;
   uint32_t of_byte[256];
+  uint32_t *points;    /* [number of pages, PAGE] the ids of characters, or NONE; NULL where a word begins as bytes */
+  uint16_t *pages;     /* [PAGES] where the points of a page are */
+  uint32_t unknown;    /* the id of a character without one; NONE if it is its bytes */
+  int fused, before;   /* whether unknown neighbours are one; what is put before a document */
   uint64_t *merges;   /* by hash: left id << 44 | right id << 24 | place in the list; FREE where there is none */
   uint64_t merge_mask;
   uint32_t *made;     /* by place: what a pair becomes */
@@ -86,6 +97,8 @@ typedef struct {
   uint64_t short_mask, long_mask; /* lines - 1 */
   int failed;                     /* no memory */
   uint64_t met, made;             /* words, and those that were merged */
+  uint8_t *spaced;                /* room for a document and what is put before it */
+  int64_t spaced_size;
 } Memo;
 
 static inline uint64_t mixed(uint64_t a, uint64_t b) {
@@ -117,11 +130,46 @@ static inline uint32_t place_of(const Engine *e, uint32_t left, uint32_t right) 
   }
 }
 
+/* The code point at `at`, which is before `end`; its bytes in `size`. Bytes that are no UTF-8 give one that is set apart. */
+static inline uint32_t point_at(const uint8_t *at, const uint8_t *end, uint32_t *size) {
+  uint32_t lead = at[0];
+  *size = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (*size == 1) return lead;
+  if (lead < 0xC2 || lead > 0xF4 || end - at < *size) return POINTS;
+  if (*size == 2) return (lead & 0x1F) << 6 | (at[1] & 0x3F);
+  if (*size == 3) return (lead & 0xF) << 12 | (uint32_t)(at[1] & 0x3F) << 6 | (at[2] & 0x3F);
+  return (lead & 7) << 18 | (uint32_t)(at[1] & 0x3F) << 12 | (uint32_t)(at[2] & 0x3F) << 6 | (at[3] & 0x3F);
+}
+
+/* The ids of a word before any merge; how many there are: at most one for each byte. */
+static uint32_t pieces_of(const Engine *e, const uint8_t *word, uint32_t size, uint32_t *ids) {
+  const uint8_t *at = word, *end = word + size;
+  uint32_t count = 0, bytes;
+  int unknown = 0; /* whether the last one is */
+  if (!e->points)
+    for (; count < size; count++) ids[count] = e->of_byte[word[count]];
+  else
+    for (; at < end; at += bytes) {
+      uint32_t point = point_at(at, end, &bytes), id = e->points[e->pages[point / PAGE] * PAGE + point % PAGE];
+      if (id != NONE) {
+        ids[count++] = id, unknown = 0;
+      } else if (e->unknown != NONE) {
+        if (!unknown || !e->fused) ids[count++] = e->unknown;
+        unknown = 1;
+      } else {
+        for (uint32_t i = 0; i < bytes; i++) ids[count++] = e->of_byte[at[i]];
+      }
+    }
+  return count;
+}
+
 /* At most FEW bytes: look through all pairs for the best one, merge it, and move up what stands behind it. */
-static uint32_t merge_few(const Engine *e, const uint8_t *word, uint32_t size, uint32_t *ids) {
-  uint32_t places[FEW + 1];
-  for (uint32_t i = 0; i < size; i++) ids[i] = e->of_byte[word[i]];
-  for (uint32_t i = 0; i + 1 < size; i++) places[i] = e->of_bytes[256 * word[i] + word[i + 1]];
+static uint32_t merge_few(const Engine *e, const uint8_t *word, uint32_t bytes, uint32_t *ids) {
+  uint32_t places[FEW + 1], size = pieces_of(e, word, bytes, ids);
+  if (e->points)
+    for (uint32_t i = 0; i + 1 < size; i++) places[i] = place_of(e, ids[i], ids[i + 1]);
+  else
+    for (uint32_t i = 0; i + 1 < size; i++) places[i] = e->of_bytes[256 * word[i] + word[i + 1]];
   while (size > 1) {
     uint32_t best = 0;
     for (uint32_t i = 1; i + 1 < size; i++)
@@ -167,7 +215,8 @@ static void pair_up(const Engine *e, Piece *pieces, uint32_t at, uint64_t *heap,
 }
 
 /* Any number of bytes, in n log n steps; NONE if there is no memory. Each merge adds at most two pairs to the heap. */
-static uint32_t merge_many(const Engine *e, const uint8_t *word, uint32_t size, uint32_t *ids) {
+static uint32_t merge_many(const Engine *e, const uint8_t *word, uint32_t bytes, uint32_t *ids) {
+  uint32_t size = pieces_of(e, word, bytes, ids);
   Piece *pieces = malloc(size * sizeof(Piece));
   uint64_t *heap = malloc(3 * (size_t)size * sizeof(uint64_t));
   uint32_t left = 0;
@@ -177,7 +226,7 @@ static uint32_t merge_many(const Engine *e, const uint8_t *word, uint32_t size, 
     return NONE;
   }
   for (uint32_t i = 0; i < size; i++)
-    pieces[i] = (Piece){e->of_byte[word[i]], i - 1, i + 1 < size ? i + 1 : NONE, NONE};
+    pieces[i] = (Piece){ids[i], i - 1, i + 1 < size ? i + 1 : NONE, NONE};
   for (uint32_t i = 0; i < size; i++) pair_up(e, pieces, i, heap, &count);
   while (count) {
     uint64_t top = heap[0];
@@ -318,17 +367,6 @@ static int text_at(const Engine *e, const uint8_t *at, const uint8_t *end) {
   return 0;
 }
 
-/* The code point at `at`, which is before `end`; its bytes in `size`. Bytes that are no UTF-8 give one that is set apart. */
-static inline uint32_t point_at(const uint8_t *at, const uint8_t *end, uint32_t *size) {
-  uint32_t lead = at[0];
-  *size = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  if (*size == 1) return lead;
-  if (lead < 0xC2 || lead > 0xF4 || end - at < *size) return POINTS;
-  if (*size == 2) return (lead & 0x1F) << 6 | (at[1] & 0x3F);
-  if (*size == 3) return (lead & 0xF) << 12 | (uint32_t)(at[1] & 0x3F) << 6 | (at[2] & 0x3F);
-  return (lead & 7) << 18 | (uint32_t)(at[1] & 0x3F) << 12 | (uint32_t)(at[2] & 0x3F) << 6 | (at[3] & 0x3F);
-}
-
 /* Write the ids of a document; NULL if it is one for the library. A step is taken without asking whether a word ends
  * there, which no processor could foresee: the place is noted in any case, and counted if it does. */
 ALONE static uint32_t *document(const Engine *e, Memo *m, const uint8_t *text, const uint8_t *end, const uint8_t *limit,
@@ -385,20 +423,43 @@ ALONE static uint32_t *document(const Engine *e, Memo *m, const uint8_t *text, c
   return put(e, m, text, begin, ends, count, limit, out);
 }
 
+/* A document with a space before it. `out` has room for one more id than the document has bytes. */
+static uint32_t *spaced(const Engine *e, Memo *m, const uint8_t *text, const uint8_t *end, uint32_t *out) {
+  int64_t size = end - text + 1;
+  if (size > m->spaced_size) {
+    free(m->spaced);
+    m->spaced_size = 0, m->spaced = malloc((size_t)size);
+    if (!m->spaced) return m->failed = 1, out;
+    m->spaced_size = size;
+  }
+  m->spaced[0] = ' ';
+  memcpy(m->spaced + 1, text, (size_t)size - 1);
+  return document(e, m, m->spaced, m->spaced + size, m->spaced + size, out);
+}
+
+/* Write the ids of a document, and of what is put before it; NULL if it is one for the library. */
+static uint32_t *begun(const Engine *e, Memo *m, const uint8_t *text, const uint8_t *end, const uint8_t *limit,
+                       uint32_t *out) {
+  if (end - text > LONGEST) return NULL;
+  int there = end - text > 0 && (text[0] == ' ' || (end - text > 2 && !memcmp(text, "\xE2\x96\x81", 3)));
+  if (e->before == BARE || text == end || (e->before == SPACED_ONCE && there)) return document(e, m, text, end, limit, out);
+  return spaced(e, m, text, end, out);
+}
+
 /* ---- what Python sees ---- */
 
 static void free_engine(Engine *e) {
   if (!e) return;
   free(e->kinds), free(e->steps), free(e->merges), free(e->of_bytes), free(e->made);
   free(e->token_bytes), free(e->token_ends), free(e->token_ids), free(e->token_slots);
-  free(e->texts), free(e->text_ends);
+  free(e->texts), free(e->text_ends), free(e->points), free(e->pages);
   free(e);
 }
 static void drop_engine(PyObject *held) { free_engine(PyCapsule_GetPointer(held, "spiral.engine")); }
 
 static void free_memo(Memo *m) {
   if (!m) return;
-  free(m->held);
+  free(m->held), free(m->spaced);
   free(m);
 }
 static void drop_memo(PyObject *held) { free_memo(PyCapsule_GetPointer(held, "spiral.memo")); }
@@ -422,12 +483,15 @@ static int rise_to(const int64_t *ends, int64_t count, int64_t length) {
   return (count ? ends[count - 1] : 0) == length;
 }
 
-enum { KINDS, STEPS, OF_BYTE, LEFT, RIGHT, MADE, TOKEN_BYTES, TOKEN_ENDS, TOKEN_IDS, TEXTS, TEXT_ENDS, VIEWS };
+enum { KINDS, STEPS, OF_BYTE, LEFT, RIGHT, MADE, TOKEN_BYTES, TOKEN_ENDS, TOKEN_IDS, TEXTS, TEXT_ENDS, CHARACTERS, VIEWS };
 
 static const char *refused(const Py_buffer *v, long long width, long long start) {
   int64_t steps = v[STEPS].len / 4, merges = v[LEFT].len / 4;
   const uint8_t *kinds = v[KINDS].buf;
   const uint32_t *step = v[STEPS].buf;
+  if (v[CHARACTERS].len % 8) return "characters are pairs of a code point and its id";
+  for (int64_t i = 0; i < v[CHARACTERS].len / 4; i += 2)
+    if (((uint32_t *)v[CHARACTERS].buf)[i] >= POINTS) return "a code point is too large";
   if (v[KINDS].len != POINTS || v[OF_BYTE].len != 256 * 4) return "kinds are of all code points, ids of all bytes";
   if (width < 1 || width > 256 || steps % width || steps / width * (ASCII + width) > ROW || start < 0 || start > steps - width || start % width)
     return "steps are [states, kinds], and begin in one of the states";
@@ -461,6 +525,24 @@ static uint32_t *spread(const Py_buffer *v, int64_t width) {
   return out;
 }
 
+/* Look-up of characters, by pages of neighbours; page 0 has none. Whether there was memory. */
+static int characters(Engine *e, const Py_buffer *v) {
+  const uint32_t *listed = v->buf;
+  int64_t count = v->len / 8;
+  uint32_t pages = 1;
+  if (!count) return 1;
+  e->pages = calloc(PAGES, sizeof(uint16_t));
+  if (!e->pages) return 0;
+  for (int64_t i = 0; i < count; i++)
+    if (!e->pages[listed[2 * i] / PAGE]) e->pages[listed[2 * i] / PAGE] = (uint16_t)pages++;
+  e->points = malloc((size_t)pages * PAGE * sizeof(uint32_t));
+  if (!e->points) return 0;
+  memset(e->points, 0xFF, (size_t)pages * PAGE * sizeof(uint32_t));
+  for (int64_t i = 0; i < count; i++)
+    e->points[e->pages[listed[2 * i] / PAGE] * PAGE + listed[2 * i] % PAGE] = listed[2 * i + 1];
+  return 1;
+}
+
 static Engine *engine_of(const Py_buffer *v, long long width, long long start) {
   Engine *e = calloc(1, sizeof(Engine));
   if (!e) return NULL;
@@ -476,7 +558,7 @@ static Engine *engine_of(const Py_buffer *v, long long width, long long start) {
   e->merges = malloc((e->merge_mask + 1) * sizeof(uint64_t)), e->made = copy_of(v + MADE);
   e->token_slots = malloc((e->token_mask + 1) * sizeof(uint32_t));
   e->of_bytes = malloc(256 * 256 * sizeof(uint32_t));
-  if (!e->kinds || !e->steps || !e->of_bytes || !e->made || !e->token_bytes || !e->token_ends || !e->token_ids || !e->texts || !e->text_ends ||
+  if (!characters(e, v + CHARACTERS) || !e->kinds || !e->steps || !e->of_bytes || !e->made || !e->token_bytes || !e->token_ends || !e->token_ids || !e->texts || !e->text_ends ||
       !e->merges || !e->token_slots) {
     free_engine(e);
     return NULL;
@@ -502,18 +584,22 @@ static Engine *engine_of(const Py_buffer *v, long long width, long long start) {
   return e;
 }
 
-/* width, start, kinds, steps, id of each byte, left, right and made ids [merges], tokens' bytes, ends, ids, texts, ends */
+/* width, start, kinds, steps, id of each byte, left, right and made ids [merges], tokens' bytes, ends, ids, texts, ends,
+ * characters and their ids [characters, 2], id of what is unknown, whether such are fused, what is put before a document */
 static PyObject *engine(PyObject *self, PyObject *args) {
   Py_buffer v[VIEWS];
   long long width, start;
-  if (!PyArg_ParseTuple(args, "LLy*y*y*y*y*y*y*y*y*y*y*", &width, &start, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6,
-                        v + 7, v + 8, v + 9, v + 10))
+  unsigned int unknown;
+  int fused, before;
+  if (!PyArg_ParseTuple(args, "LLy*y*y*y*y*y*y*y*y*y*y*y*Ipi", &width, &start, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6,
+                        v + 7, v + 8, v + 9, v + 10, v + 11, &unknown, &fused, &before))
     return NULL;
   const char *found = refused(v, width, start);
   Engine *made = found ? NULL : engine_of(v, width, start);
   for (int i = 0; i < VIEWS; i++) PyBuffer_Release(v + i);
   if (found) return PyErr_SetString(PyExc_ValueError, found), NULL;
   if (!made) return PyErr_NoMemory();
+  made->unknown = unknown, made->fused = fused, made->before = before;
   PyObject *held = PyCapsule_New(made, "spiral.engine", drop_engine);
   if (!held) free_engine(made);
   return held;
@@ -554,17 +640,18 @@ static PyObject *encode(PyObject *self, PyObject *args) {
   uint32_t *begin = out.buf, *next = begin;
   int right = m && offsets.len == counts.len + 8 && at[0] >= 0 && at[documents] <= text.len;
   for (int64_t i = 0; right && i < documents; i++) right = at[i] <= at[i + 1];
-  right = right && out.len / 4 >= at[documents] - at[0] + SLACK;
+  right = right && out.len / 4 >= at[documents] - at[0] + (e->before == BARE ? 0 : documents) + SLACK;
   if (right) {
     Py_BEGIN_ALLOW_THREADS;
     const uint8_t *bytes = text.buf, *limit = bytes + text.len;
     m->failed = 0;
     for (int64_t i = 0; i < documents && !m->failed; i++) {
-      uint32_t *end = at[i + 1] - at[i] > LONGEST ? NULL : document(e, m, bytes + at[i], bytes + at[i + 1], limit, next);
+      uint32_t *end = begun(e, m, bytes + at[i], bytes + at[i + 1], limit, next);
       ((int64_t *)counts.buf)[i] = end ? end - next : -1;
       left_out += !end;
       if (end) next = end;
     }
+    if (m->spaced_size > SPARE) free(m->spaced), m->spaced = NULL, m->spaced_size = 0;
     Py_END_ALLOW_THREADS;
   }
   int failed = right && m->failed;

@@ -21,6 +21,10 @@ def engine(
     token_ids: NDArray[np.uint32],
     texts: bytes,
     text_ends: NDArray[np.int64],
+    characters: NDArray[np.uint32],
+    unknown: int,
+    fused: bool,
+    before: int,
     /,
 ) -> Engine: ...
 def memo(short_bits: int, long_bits: int, /) -> Memo: ...

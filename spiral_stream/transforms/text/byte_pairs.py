@@ -9,7 +9,7 @@ With ``ignore_merges`` a word that is a token is taken whole. Checked against to
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 UInt32 = NDArray[np.uint32]
 
 # bytes that never stand in UTF-8; a vocabulary may lack them
-_NOT_UTF8: Final = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
-_NONE: Final = 0xFFFFFFFF
+NOT_UTF8: Final = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
+NONE: Final = 0xFFFFFFFF
 _MOST_IDS: Final = 0xFFFFF  # the engine holds a pair of them and its place in eight bytes
 
 
@@ -32,11 +32,17 @@ class Uncovered(Exception):  # noqa: N818  a finding, not an error: the tokenize
 class Merges:
     """What the engine needs to know of a vocabulary."""
 
-    of_byte: UInt32  # [256] the id of each byte
+    of_byte: UInt32  # [256] the id of each byte, or NONE
     left: UInt32  # [merges] in the order of the list: the ids that are merged, and the id that they become
     right: UInt32
     made: UInt32
     tokens: Mapping[bytes, int]  # words that are taken whole, and their ids
+    characters: Mapping[int, int] = field(
+        default_factory=dict
+    )  # code point -> id, where a word does not begin as bytes
+    unknown: int = NONE  # the id of a character without one; NONE if it is its bytes
+    fused: bool = False  # whether unknown neighbours are one
+    before: int = 0  # what is put before a document (`sentence_pieces`)
 
 
 def byte_of_letter() -> dict[str, int]:
@@ -56,12 +62,36 @@ def merges_of(tokenizer: Mapping[str, Any]) -> Merges:
         Uncovered: the model is not a plain byte-level BPE.
     """
     model = tokenizer["model"]
-    _check_plain(tokenizer, model)
+    _check_plain(model)
+    if tokenizer.get("normalizer") not in (None, {"type": "NFC"}):  # `encoding_engine` sets apart what NFC may change
+        msg = f"it has a normalizer ({tokenizer['normalizer'].get('type')})"
+        raise Uncovered(msg)
     letters, vocab = byte_of_letter(), model["vocab"]
-    missing = [byte for letter, byte in letters.items() if letter not in vocab and byte not in _NOT_UTF8]
+    missing = [byte for letter, byte in letters.items() if letter not in vocab and byte not in NOT_UTF8]
     if missing:
         msg = f"its vocabulary lacks {len(missing)} single bytes, the first is 0x{missing[0]:02X}"
         raise Uncovered(msg)
+    left, right, made, _ = listed_merges(model)
+    of_byte = np.full(256, NONE, np.uint32)
+    of_byte[list(letters.values())] = [vocab.get(letter, NONE) for letter in letters]
+    tokens = texts_of(vocab) if model.get("ignore_merges") else {}
+    return Merges(
+        of_byte,
+        left,
+        right,
+        made,
+        tokens,
+    )
+
+
+def listed_merges(model: Mapping[str, Any]) -> tuple[UInt32, UInt32, UInt32, list[tuple[str, str]]]:
+    """The merges of a model in their order: the ids on the left, on the right, and made; and the texts of both sides.
+
+    Raises:
+        Uncovered: an id or a merge is there twice, or ids are too large.
+    """
+    _check_plain(model)
+    vocab = model["vocab"]
     if len(set(vocab.values())) != len(vocab):
         raise Uncovered("two of its tokens have one id")
     if max(vocab.values()) >= _MOST_IDS:
@@ -71,16 +101,8 @@ def merges_of(tokenizer: Mapping[str, Any]) -> Merges:
     if len(set(pairs)) != len(pairs):
         msg = f"{len(pairs) - len(set(pairs))} of its merges are listed twice"
         raise Uncovered(msg)
-    of_byte = np.full(256, _NONE, np.uint32)
-    of_byte[list(letters.values())] = [vocab.get(letter, _NONE) for letter in letters]
-    tokens = texts_of(vocab) if model.get("ignore_merges") else {}
-    return Merges(
-        of_byte,
-        np.array([vocab[left] for left, _ in pairs], np.uint32),
-        np.array([vocab[right] for _, right in pairs], np.uint32),
-        np.array([vocab[left + right] for left, right in pairs], np.uint32),
-        tokens,
-    )
+    left, right = (np.array([vocab[pair[side]] for pair in pairs], np.uint32) for side in (0, 1))
+    return left, right, np.array([vocab["".join(pair)] for pair in pairs], np.uint32), pairs
 
 
 def texts_of(vocab: Mapping[str, int]) -> dict[bytes, int]:
@@ -93,12 +115,9 @@ def texts_of(vocab: Mapping[str, int]) -> dict[bytes, int]:
     }
 
 
-def _check_plain(tokenizer: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+def _check_plain(model: Mapping[str, Any]) -> None:
     if model.get("type") != "BPE":
         msg = f"its model is {model.get('type')}, not BPE"
-        raise Uncovered(msg)
-    if tokenizer.get("normalizer") not in (None, {"type": "NFC"}):  # `proof` sets apart what NFC may change
-        msg = f"it has a normalizer ({tokenizer['normalizer'].get('type')})"
         raise Uncovered(msg)
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):

@@ -24,9 +24,7 @@ from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.extras import need
 from spiral_stream.integrity.regular_files import regular_bytes
 from spiral_stream.semantic import is_text
-from spiral_stream.transforms.text.byte_pairs import merges_of
-from spiral_stream.transforms.text.encoding_engine import Core, Proof, proof_next_to, prove, texts_apart
-from spiral_stream.transforms.text.splitting import pattern_of, words_of
+from spiral_stream.transforms.text.encoding_engine import Core, Proof, core_of, proof_next_to, prove
 from spiral_stream.transforms.text.tokenize import Tokenize
 from spiral_stream.transforms.text.tokenizer_identity import content_digest, encoder_digest
 
@@ -126,9 +124,7 @@ class TextEncoder:
         if not proof.covered:
             return None, f"tokenizers: {proof.reason}"
         tokenizer = json.loads(self._data)
-        words = words_of(pattern_of(tokenizer["pre_tokenizer"]))
-        added = texts_apart(entry["content"] for entry in tokenizer.get("added_tokens", ()))
-        return Core(merges_of(tokenizer), words, proof.apart, added), f"compiled: {proof.reason}"
+        return core_of(tokenizer, proof), f"compiled: {proof.reason}"
 
     def _plain(self, documents: pa.Array) -> tuple[NDArray[Any], Int64]:
         """Return all ids, and the number per document, before anything is added or cut."""
