@@ -2,9 +2,10 @@
 
 It is used only where it is proven to give the ids of the tokenizers library. The proof has four parts:
 `spiral_stream.transforms.text.byte_pairs` (merges), `spiral_stream.transforms.text.splitting` (words; both
-`spiral_stream.transforms.text.sentence_pieces` in the layouts of SentencePiece), and a test of both on every token of the vocabulary and on every covered code point, placed among letters, digits, spaces, signs and
-itself. It is made once per tokenizer and version of the library, and costs 3 to 5 s. It is stored in a small file next
-to the tokenizer, and made again when a version changes.
+`spiral_stream.transforms.text.sentence_pieces` in the layouts of SentencePiece), and a test of both on every token of the
+vocabulary and on every covered code point, placed among letters, digits, spaces, signs and itself. It is made once per
+tokenizer and version of the library, and costs 3 to 5 s. It is stored in a small file next to the tokenizer, and made
+again when a version changes.
 """
 
 import hashlib
