@@ -1,6 +1,6 @@
 /* Byte-pair encoding: documents of UTF-8 to token ids, without the interpreter's lock.
  *
- * Three steps per word, all by tables that `byte_pairs.py`, `sentence_pieces.py` and `word_automaton.py` make:
+ * Three steps per word, all by tables that `byte_pairs.py`, `sentencepiece.py` and `word_automaton.py` make:
  *   1. An automaton cuts a document into words: one step per code point, by its kind.
  *   2. A memo of fixed size holds the ids of words met before.
  *   3. A word that is not there is merged as the tokenizers library merges: of all listed pairs of neighbours the one

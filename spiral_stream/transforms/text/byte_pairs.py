@@ -42,7 +42,7 @@ class Merges:
     )  # code point -> id, where a word does not begin as bytes
     unknown: int = NONE  # the id of a character without one; NONE if it is its bytes
     fused: bool = False  # whether unknown neighbours are one
-    before: int = 0  # what is put before a document (`sentence_pieces`)
+    before: int = 0  # what is put before a document (`sentencepiece`)
 
 
 def byte_of_letter() -> dict[str, int]:

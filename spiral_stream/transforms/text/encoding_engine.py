@@ -2,7 +2,7 @@
 
 It is used only where it is proven to give the ids of the tokenizers library. The proof has four parts:
 `spiral_stream.transforms.text.byte_pairs` (merges), `spiral_stream.transforms.text.splitting` (words; both
-`spiral_stream.transforms.text.sentence_pieces` in the layouts of SentencePiece), and a test of both on every token of the
+`spiral_stream.transforms.text.sentencepiece` in the layouts of SentencePiece), and a test of both on every token of the
 vocabulary and on every covered code point, placed among letters, digits, spaces, signs and itself. It is made once per
 tokenizer and version of the library, and costs 3 to 5 s. It is stored in a small file next to the tokenizer, and made
 again when a version changes.
@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from spiral_stream.extras import need
 from spiral_stream.transforms.text import _encode
 from spiral_stream.transforms.text.byte_pairs import Merges, Uncovered, merges_of, texts_of
-from spiral_stream.transforms.text.sentence_pieces import added_texts, is_sentence_pieces, pieces_of, texts_in
+from spiral_stream.transforms.text.sentencepiece import added_texts, is_sentencepiece, texts_in
+from spiral_stream.transforms.text.sentencepiece import tables_of as sentencepiece_tables_of
 from spiral_stream.transforms.text.splitting import (
     Words,
     changeable,
@@ -82,7 +83,7 @@ def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
     tokenizer = json.loads(data)
     try:
         report(0, "merges")
-        theirs, by_characters = _open_bare(tokenizer), is_sentence_pieces(tokenizer)
+        theirs, by_characters = _open_bare(tokenizer), is_sentencepiece(tokenizer)
         merges, words = tables_of(tokenizer)
         report(1, "words")
         unread = set(words.folded)
@@ -327,9 +328,9 @@ def tables_of(tokenizer: Mapping[str, Any]) -> tuple[Merges, Words]:
     Raises:
         Uncovered: the engine does not do what the tokenizer does.
     """
-    if is_sentence_pieces(tokenizer):
+    if is_sentencepiece(tokenizer):
         added_texts(tokenizer)
-        return pieces_of(tokenizer)
+        return sentencepiece_tables_of(tokenizer)
     pattern = pattern_of(tokenizer.get("pre_tokenizer"))
     return merges_of(tokenizer), words_of(pattern)
 
@@ -337,7 +338,7 @@ def tables_of(tokenizer: Mapping[str, Any]) -> tuple[Merges, Words]:
 def core_of(tokenizer: Mapping[str, Any], proof: Proof) -> "Core":
     """The engine of a tokenizer that a proof covers."""
     contents = (entry["content"] for entry in tokenizer.get("added_tokens", ()))
-    added = added_texts(tokenizer) if is_sentence_pieces(tokenizer) else texts_apart(contents)
+    added = added_texts(tokenizer) if is_sentencepiece(tokenizer) else texts_apart(contents)
     return Core(*tables_of(tokenizer), proof.apart, added)
 
 

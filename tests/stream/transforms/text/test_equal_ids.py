@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from spiral_stream import Tokenize
 from spiral_stream.transforms.text.encoder import TextEncoder
-from tests.fixtures.vocabularies import END, LLAMA, MISTRAL, data, trained_pieces
+from tests.fixtures.vocabularies import END, LLAMA, MISTRAL, data, trained_sentencepiece
 from tests.stream.transforms.text.test_word_automaton import O200K
 
 PLAIN = Tokenize("text", tokenizer="t", special_tokens=False)
@@ -124,9 +124,9 @@ def sample() -> list[str]:
 def trained(sample: list[str], layout: str) -> Tokenizer:
     """A tokenizer in the layout of a family of models, of 8,000 tokens: byte-level, or of SentencePiece (Mistral)."""
     if layout == "mistral":
-        pieces = Tokenizer.from_str(json.dumps(trained_pieces(sample, 8_000, MISTRAL)))
-        pieces.add_special_tokens([AddedToken(END, normalized=False)])
-        return pieces
+        learnt = Tokenizer.from_str(json.dumps(trained_sentencepiece(sample, 8_000, MISTRAL)))
+        learnt.add_special_tokens([AddedToken(END, normalized=False)])
+        return learnt
     split = LAYOUTS[layout]
     made = Tokenizer(models.BPE(ignore_merges=layout in {"llama3", "o200k"}))
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)

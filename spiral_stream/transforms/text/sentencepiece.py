@@ -33,13 +33,13 @@ _REPLACED: Final = {"type": "Replace", "pattern": {"String": " "}, "content": BL
 _PREPENDED: Final = {"type": "Prepend", "prepend": BLANK}
 
 
-def is_sentence_pieces(tokenizer: Mapping[str, Any]) -> bool:
+def is_sentencepiece(tokenizer: Mapping[str, Any]) -> bool:
     """Whether a tokenizer merges characters, not bytes: then this room is about it."""
     steps = _steps(tokenizer.get("pre_tokenizer"), "pretokenizers")
     return tokenizer["model"].get("type") == "BPE" and not any(step["type"] == "ByteLevel" for step in steps)
 
 
-def pieces_of(tokenizer: Mapping[str, Any]) -> tuple[Merges, Words]:
+def tables_of(tokenizer: Mapping[str, Any]) -> tuple[Merges, Words]:
     """Build the tables of a tokenizer: 0.3 s for 60,000 merges.
 
     Args:
@@ -66,14 +66,14 @@ def pieces_of(tokenizer: Mapping[str, Any]) -> tuple[Merges, Words]:
     if inert:
         msg = f"its merges join {inert[0]!r}, which stands for what has no token"
         raise Uncovered(msg)
-    whole = bool(model.get("ignore_merges"))
-    if whole and not parted:
+    uncut = bool(model.get("ignore_merges"))
+    if uncut and not parted:
         raise Uncovered("it takes a text whole if that is a token (ignore_merges), and cuts none")
-    tokens = {text.encode(): number for text, number in vocab.items() if text} if whole else {}
+    tokens = {text.encode(): number for text, number in vocab.items() if text} if uncut else {}
     tokens |= {text.replace(BLANK.encode(), b" "): number for text, number in tokens.items()}
     joined = {join for one, other in pairs for join in itertools.pairwise(one + other)}
     fused = bool(model.get("fuse_unk")) and unknown != NONE
-    words = _parts() if whole else _words(joined, characters, parted=parted, fused=fused)
+    words = _parts() if uncut else _words(joined, characters, parted=parted, fused=fused)
     merges = Merges(of_byte, left, right, made, tokens, characters, unknown, fused, before)
     return merges, words
 

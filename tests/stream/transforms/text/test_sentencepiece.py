@@ -21,8 +21,8 @@ from tests.fixtures.vocabularies import (
     REPLACED,
     TEXTS,
     byte_level,
-    sentence_pieces,
-    trained_pieces,
+    sentencepiece,
+    trained_sentencepiece,
 )
 
 PLAIN = Tokenize("text", tokenizer="t", special_tokens=False)
@@ -88,7 +88,7 @@ def both(tokenizer: dict[str, Any], texts: list[str]) -> tuple[list[list[int]], 
 def test_any_list_of_merges_gives_the_librarys_ids(
     merges: list[tuple[str, str]], texts: list[str], layout: str, model: dict[str, Any]
 ) -> None:
-    tokenizer = sentence_pieces(merges, "abc▁", LAYOUTS[layout], **model)
+    tokenizer = sentencepiece(merges, "abc▁", LAYOUTS[layout], **model)
     theirs, found = both(tokenizer, [*texts, "", " ", "▁", "  a", "é x\n", "xé" * 40])
 
     assert theirs == found
@@ -97,7 +97,7 @@ def test_any_list_of_merges_gives_the_librarys_ids(
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_a_trained_tokenizer_gives_the_librarys_ids(layout: str) -> None:
     texts = [*TEXTS, "", " ", "  ", " a  b ", "▁", "▁▁a▁", "a▁b c", "東京 " * 300, "\t\n x", "🙂", "x" * 500, "<0x41>"]
-    theirs, found = both(trained_pieces(TEXTS, 300, LAYOUTS[layout]), texts)
+    theirs, found = both(trained_sentencepiece(TEXTS, 300, LAYOUTS[layout]), texts)
 
     assert theirs == found
 
@@ -106,13 +106,13 @@ def test_a_trained_tokenizer_gives_the_librarys_ids(layout: str) -> None:
 def test_parts_that_are_tokens_are_taken_whole_where_merges_are_ignored(layout: str) -> None:
     merges = [("a", "b"), ("b", "c"), ("a", "bc"), ("▁", "a"), ("▁a", "bc")]
     for ignored in (False, True):
-        tokenizer = sentence_pieces(merges, "abc▁", LAYOUTS[layout], ignore_merges=ignored)
+        tokenizer = sentencepiece(merges, "abc▁", LAYOUTS[layout], ignore_merges=ignored)
         theirs, found = both(tokenizer, ["abc", " abc", "abc abc", "▁abc", "  abcabc"])
         assert theirs == found
 
 
 def test_a_document_with_an_added_token_goes_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = Tokenizer.from_str(json.dumps(trained_pieces(TEXTS, 300, MISTRAL)))
+    tokenizer = Tokenizer.from_str(json.dumps(trained_sentencepiece(TEXTS, 300, MISTRAL)))
     tokenizer.add_tokens([AddedToken("two words", normalized=True), AddedToken("[X]", lstrip=True, normalized=False)])
     content = tokenizer.to_str().encode()
     encoder = TextEncoder(content, PLAIN)
@@ -143,7 +143,7 @@ def test_a_document_with_an_added_token_goes_to_the_library(monkeypatch: pytest.
     ],
 )
 def test_other_layouts_are_not_covered_and_say_why(changes: dict[str, Any], model: dict[str, Any], reason: str) -> None:
-    found = prove(json.dumps(sentence_pieces([], "abc▁", MISTRAL, **model) | changes).encode())
+    found = prove(json.dumps(sentencepiece([], "abc▁", MISTRAL, **model) | changes).encode())
 
     assert not found.covered
     assert reason in found.reason
@@ -151,13 +151,13 @@ def test_other_layouts_are_not_covered_and_say_why(changes: dict[str, Any], mode
 
 @pytest.mark.parametrize("name", ["<unk>", "<0x41>"])
 def test_merges_of_what_stands_for_characters_without_a_token_are_not_covered(name: str) -> None:
-    found = prove(json.dumps(sentence_pieces([(name, "▁")], "abc▁", MISTRAL)).encode())
+    found = prove(json.dumps(sentencepiece([(name, "▁")], "abc▁", MISTRAL)).encode())
 
     assert found.reason == f"its merges join '{name}', which stands for what has no token"
 
 
 def test_an_added_token_of_blanks_alone_is_not_covered() -> None:
-    tokenizer = Tokenizer.from_str(json.dumps(sentence_pieces([], "abc▁", MISTRAL)))
+    tokenizer = Tokenizer.from_str(json.dumps(sentencepiece([], "abc▁", MISTRAL)))
     tokenizer.add_tokens([AddedToken("▁▁", normalized=True)])
 
     assert prove(tokenizer.to_str().encode()).reason == "its added token '▁▁' is nothing but blanks"
