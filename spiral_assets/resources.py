@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from spiral_assets.conventions import RESOURCE, lancedb_key, runs_key
 from spiral_assets.tables import lance_tables
@@ -30,12 +30,15 @@ class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yie
     """
 
     uri: str = Field(default=dg.EnvVar("SPIRAL_CATALOG"), description="Folder or URI of the catalog.")
+    _opened: "tuple[str, spiral.Catalog] | None" = PrivateAttr(default=None)
 
     def open(self) -> "spiral.Catalog":
-        """Open the catalog; create it if it does not exist."""
+        """Open the catalog; create it if it does not exist. A step gets one catalog, which reads its tables when they change."""
         import spiral_stream as spiral
 
-        return spiral.connect(self.uri)
+        if self._opened is None or self._opened[0] != self.uri:
+            self._opened = self.uri, spiral.connect(self.uri)
+        return self._opened[1]
 
 
 class LanceDBResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields itself

@@ -6,11 +6,14 @@ asset is told when the others of its step are done.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from spiral_assets.conventions import renamed
 from spiral_assets.facts.rules import Rule
@@ -21,6 +24,9 @@ SHARED: Final = 32  # steps that more assets share by default
 REGISTER: Final = "register"  # kinds of steps
 MEASURE: Final = "measure"
 _NAMED: Final = 3  # failures in a message
+_TOGETHER: Final = 32  # assets of a step that are made before their checks are evaluated
+
+Results = Iterator[dg.AssetCheckResult]
 
 
 @final
@@ -47,23 +53,54 @@ class StepAsset:
         """Whether it may share a step: it has no partitions, and its rules read no other assets."""
         return self.spec.partitions_def is None and not any(rule.deps for rule in self.rules)
 
-    def results(self, context: Any, catalog: CatalogResource) -> Iterator[dg.MaterializeResult[None] | Any]:
-        """Make what was selected of it and yield it, and then what its rules find."""
-        key, checks = (
-            self.spec.key,
-            {each.name for each in context.selected_asset_check_keys if each.asset_key == self.spec.key},
-        )
-        is_made = key in context.selected_asset_keys
-        if is_made or any(each.name in checks for each in self.check_specs):
-            result = self.body(context, catalog)
-            found = [each for each in result.check_results or () if each.check_name in checks]
-            if is_made:
-                yield result._replace(asset_key=key, check_results=found)
-            else:
-                yield from found
+    def made(
+        self, context: Any, catalog: CatalogResource, selected: "_Selected"
+    ) -> Generator[dg.MaterializeResult[None], None, list[dg.AssetCheckResult]]:
+        """Make it if it was selected, or a check that its body evaluates; yield what it is, and return what its body found."""
+        key, checks = self.spec.key, selected.checks[self.spec.key]
+        is_made = key in selected.assets
+        if not is_made and not any(each.name in checks for each in self.check_specs):
+            return []
+        result = self.body(context, catalog)
+        if is_made:
+            yield result._replace(asset_key=key, check_results=[])
+        found = [each for each in result.check_results or () if each.check_name in checks]
+        return [each._replace(asset_key=key) for each in found]
+
+    def judged(self, instance: dg.DagsterInstance, catalog: CatalogResource, selected: "_Selected") -> Results:
+        """Yield what those of its rules find that were selected."""
         for rule in self.rules:
-            if rule.name in checks:
-                yield rule.found(context.instance, key, catalog)
+            if rule.name in selected.checks[self.spec.key]:
+                yield rule.found(instance, self.spec.key, catalog)
+
+    def evaluation(
+        self, found: dg.AssetCheckResult, target: AssetCheckEvaluationTargetMaterializationData | None
+    ) -> Iterator[Any]:
+        """Yield what Dagster makes of a result, where the materialization that it is of is known."""
+        specs = (*self.check_specs, *(rule.spec(self.spec.key) for rule in self.rules))
+        (spec,) = [each for each in specs if each.name == found.check_name]
+        yield dg.Output(None, spec._replace(asset_key=self.spec.key).get_python_identifier())
+        yield dg.AssetCheckEvaluation(
+            asset_key=self.spec.key,
+            check_name=spec.name,
+            passed=found.passed,
+            metadata=found.metadata,
+            target_materialization_data=target,
+            severity=found.severity,
+            description=found.description,
+            blocking=spec.blocking,
+        )
+
+
+@final
+class _Selected:
+    """What of a step was selected: the keys of assets, and the names of the checks of each."""
+
+    def __init__(self, context: Any) -> None:
+        self.assets: frozenset[dg.AssetKey] = frozenset(context.selected_asset_keys)
+        self.checks: dict[dg.AssetKey, set[str]] = defaultdict(set)
+        for each in context.selected_asset_check_keys:
+            self.checks[each.asset_key].add(each.name)
 
 
 @final
@@ -125,16 +162,60 @@ class SharedSteps:
         @renamed(self.catalog)
         def step(context: dg.AssetExecutionContext, catalog: CatalogResource) -> Iterator[Any]:
             failed: list[tuple[str, Exception]] = []
-            for each in assets:
-                try:
-                    yield from each.results(context, catalog)
-                except Exception as error:
-                    context.log.exception("%s failed", each.spec.key.to_user_string())
-                    failed.append((each.spec.key.to_user_string(), error))
+            selected = _Selected(context)
+            for first in range(0, len(assets), _TOGETHER):
+                yield from _run(context, catalog, assets[first : first + _TOGETHER], selected, failed)
             if failed:
                 raise _failure(failed, len(assets)) from failed[0][1]
 
         return step
+
+
+def _run(
+    context: Any,
+    catalog: CatalogResource,
+    assets: Sequence[StepAsset],
+    selected: _Selected,
+    failed: list[tuple[str, Exception]],
+) -> Iterator[Any]:
+    """Make some assets, and evaluate their checks then; the materializations that these are of are looked up together."""
+    found: list[tuple[StepAsset, list[dg.AssetCheckResult]]] = []
+    for each in assets:
+        with _noted(context, each, failed):
+            found.append((each, (yield from each.made(context, catalog, selected))))
+    checked = [each.spec.key for each, _ in found if selected.checks[each.spec.key]]
+    targets = _materializations(context.instance, checked)
+    for each, results in found:
+        with _noted(context, each, failed):
+            for result in (*results, *each.judged(context.instance, catalog, selected)):
+                yield from each.evaluation(result, targets.get(each.spec.key))
+
+
+@contextmanager
+def _noted(context: Any, asset: StepAsset, failed: list[tuple[str, Exception]]) -> Iterator[None]:
+    """Note that an asset failed, and go on."""
+    key = asset.spec.key.to_user_string()
+    try:
+        yield
+    except Exception as error:
+        context.log.exception("%s failed", key)
+        failed.append((key, error))
+
+
+def _materializations(
+    instance: dg.DagsterInstance, keys: Sequence[dg.AssetKey]
+) -> dict[dg.AssetKey, AssetCheckEvaluationTargetMaterializationData]:
+    """The last materialization of each asset, found by one look-up: one for each check takes longer than to register it."""
+    records = (
+        [each.asset_entry.last_materialization_record for each in instance.get_asset_records(keys)] if keys else []
+    )
+    return {
+        each.asset_key: AssetCheckEvaluationTargetMaterializationData(
+            storage_id=each.storage_id, run_id=each.run_id, timestamp=each.timestamp
+        )
+        for each in records
+        if each is not None and each.asset_key is not None
+    }
 
 
 def _failure(failed: Sequence[tuple[str, Exception]], assets: int) -> dg.Failure:
