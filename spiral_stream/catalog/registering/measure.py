@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from spiral_stream.catalog.registering.unique import duplicate
+import pyarrow as pa
+
+from spiral_stream.catalog.registering.unique import FEW, are_distinct, duplicate
 from spiral_stream.catalog.relation.entry import Changes, Entry
 from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.row_identity import ROW_ID, repeated
@@ -71,6 +73,8 @@ def shards_of(
     rows = SourceRows(source, manifest, reader)
     unique = before is not None and before.identity_unique and before.identity == tuple(identity)
     known = _known(rows.manifest, old) if old is not None and unique else frozenset[str]()
+    if _plainly_distinct(rows, tuple(identity), known):
+        return manifest, None
     with derived_folder(None if isinstance(source, Arrow) else root) as folder:  # rows in memory are copied later
         pieces = identity_pieces(rows, identities, folder, report)
         found = duplicate(name, rows.manifest, reader.fetch, identities, pieces, known)
@@ -100,6 +104,18 @@ def changes(before: Manifest | None, after: Manifest) -> Changes | None:
         changed=tuple(name for name, key in now.items() if then.get(name, key) != key),
         removed=tuple(name for name in then if name not in now),
     )
+
+
+def _plainly_distinct(rows: SourceRows, identity: tuple[str, ...], known: frozenset[str]) -> bool:
+    """Whether the few rows of a single shard have each an identity of its own; False where that is not known.
+
+    Such a shard is either known or new, so hashes of its identities save no reading, and writing them takes longer.
+    """
+    if len(rows.manifest.shard_names) > 1 or rows.manifest.total > FEW:
+        return False
+    if known.issuperset(rows.manifest.content_keys.to_pylist()):
+        return True
+    return are_distinct(pa.Table.from_batches(list(rows.scan(identity))), identity)
 
 
 def _known(now: Manifest, before: Manifest) -> frozenset[str]:

@@ -25,7 +25,7 @@ from spiral_stream.semantic import is_inline, is_text
 
 IDENTITY: Final = "sample_id"  # the column that `Catalog.register` looks for if none is named
 
-_FEW: Final = 1 << 16  # rows that Arrow compares sooner than files are written; of two million it takes twice as long
+FEW: Final = 1 << 16  # rows that Arrow compares sooner than files are written; of two million it takes twice as long
 
 UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
@@ -80,7 +80,7 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
 def are_distinct(rows: pa.Table, identity: Sequence[str]) -> bool:
     """Whether few rows in memory plainly have each an identity of its own, and none is null; False where that is not known."""
     keys = rows.select([each for each in identity if each in rows.column_names])
-    if not 0 < len(rows) <= _FEW or keys.num_columns < len(identity) or any(each.null_count for each in keys.columns):
+    if not 0 < len(rows) <= FEW or keys.num_columns < len(identity) or any(each.null_count for each in keys.columns):
         return False
     if any(pa.types.is_dictionary(kind) for kind in keys.schema.types):  # one may have a value twice
         return False
