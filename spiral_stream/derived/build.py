@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
 from spiral_stream.derived.index import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.part import PartWriter, Written
-from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.pieces import HeldPieces, Pieces
 from spiral_stream.derived.shared_parts import PiecesParts, meet
 from spiral_stream.derived.unasked import cost_of, tell
 from spiral_stream.derived.work.cooperative_build import Job, Maker, Shards, Target, make, refusals
@@ -128,6 +128,25 @@ def open_built(
     keys = keys_of(source.manifest.content_keys)
     targets = _built(source, derivations, root, keys, builders_in_force, report, unasked=unasked)
     return [Pieces(target.file, target.roster, keys) for target in targets]
+
+
+def held(source: ShardSource, derivations: Sequence[Derivation]) -> list[HeldPieces]:
+    """Make the pieces of all shards of a small relation in one pass over its rows, and keep them in memory alone.
+
+    Args:
+        source: the relation.
+        derivations: what to make; none has a predicate.
+
+    Raises:
+        SourceError: the relation cannot be read.
+    """
+    columns = list(dict.fromkeys(name for each in derivations for name in each.columns))
+    shards = np.arange(len(source.manifest.starts) - 1)
+    every = [rows for _, rows in shard_rows(source, columns, None, shards)]
+    return [
+        HeldPieces(each, each.pieces([ShardRows(r.rows, r.offsets, r.table.select(list(each.columns))) for r in every]))
+        for each in derivations
+    ]
 
 
 def _built(

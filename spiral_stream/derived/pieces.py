@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather
+from spiral_stream.derived.derivation import Derivation, Piece
 from spiral_stream.derived.index import Keys, Roster, RosterFile
 from spiral_stream.derived.part import ALIGN, open_part
 from spiral_stream.derived.shared_parts import PiecesPart, PiecesParts
@@ -234,6 +235,32 @@ class Pieces:
             if self._file.part_path(facts) == path:
                 self._file.drop(facts)
         return seal.damaged(path, found)
+
+
+@final
+class HeldPieces:
+    """The pieces of a few shards, in memory: for what is sooner made again than written down. Has what a merge needs of `Pieces`.
+
+    Args:
+        derivation: whose pieces.
+        pieces: one for each shard.
+    """
+
+    def __init__(self, derivation: Derivation, pieces: Sequence[Piece]) -> None:
+        self._arrays = {
+            slot: [np.asarray(each.arrays.get(slot, ()), kind) for each in pieces]
+            for slot, kind in derivation.slots.items()
+        }
+        self.counts: dict[str, UInt64] = {
+            slot: np.array([len(each) for each in arrays], np.uint64) for slot, arrays in self._arrays.items()
+        }
+        self.summary: dict[str, Int64] = {
+            name: np.array([each.summary[name] for each in pieces], np.int64) for name in derivation.SUMMARY
+        }
+
+    def joined(self, slot: str, shards: Int64) -> NDArray[Any]:
+        """Return one array of several shards, end to end in the order given."""
+        return np.concatenate([self._arrays[slot][shard] for shard in shards.tolist()])
 
 
 @final

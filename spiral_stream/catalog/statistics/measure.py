@@ -9,6 +9,7 @@ was not read), ``unknown``.
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.names import suggestions
 from spiral_stream.catalog.registering.measure import derived_folder
+from spiral_stream.catalog.registering.unique import FEW
 from spiral_stream.catalog.relation.entry import Entry
 from spiral_stream.catalog.relation.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.relation.reader import OpenRelation
@@ -36,7 +38,7 @@ from spiral_stream.catalog.statistics.merge import (
     Statistics,
     merged,
 )
-from spiral_stream.derived.build import load, open_built
+from spiral_stream.derived.build import held, load, open_built
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.shared_parts import meet
@@ -82,6 +84,8 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
     chosen = list(able if columns is None else columns)
     kinds = {name: _plain(relation.schema.field(name).type) for name in chosen}
     candidates = [name for name in chosen if name not in relation.entry.identity and _is_discrete(kinds[name])]
+    if _is_small(relation):
+        return _with_unread(relation, chosen, _held(relation, kinds, candidates))
     with working(f"measure {relation.entry.name}"), derived_folder(relation.entry.root) as root:
         most = _most(relation, {name: kinds[name] for name in candidates}, root)
         facts = [ColumnFacts(name, kind, most.get(name, 0)) for name, kind in kinds.items()]
@@ -118,10 +122,29 @@ def _with_many(relation: OpenRelation, names: Sequence[str]) -> set[str]:
     return {name for name in names if len(pc.unique(table.column(name))) > HISTOGRAM_VALUES}
 
 
+def _is_small(relation: OpenRelation) -> bool:
+    """Whether a relation is one shard of few rows: it changes as a whole, and is sooner read again than its facts are."""
+    return len(relation.manifest.shard_names) == 1 and relation.manifest.total <= FEW
+
+
+def _held(relation: OpenRelation, kinds: Mapping[str, pa.DataType], candidates: Sequence[str]) -> Merged:
+    """Count a small relation, and keep its facts nowhere: the statistics have all of them."""
+    facts = [ColumnFacts(name, kind, HISTOGRAM_VALUES if name in candidates else 0) for name, kind in kinds.items()]
+    rows = relation.by_shard()
+    counted = list(zip(facts, held(rows, facts) if facts else [], strict=True))
+    keys = keys_of(rows.manifest.content_keys)
+    found = merged(relation.manifest, keys, counted, candidates, HISTOGRAM_VALUES, _unique(relation.entry))
+    return replace(found, histograms=Histograms(known=found.histograms.table), groups=())
+
+
+def _unique(entry: Entry) -> tuple[str, ...]:
+    """The column that has another value in every row, if there is one."""
+    return entry.identity if len(entry.identity) == 1 and entry.identity_unique else ()
+
+
 def _counted(relation: OpenRelation, facts: Sequence[ColumnFacts], candidates: Sequence[str], root: Path) -> Merged:
     """Count what is not counted yet, and merge; a damaged part is made again."""
-    identity = relation.entry.identity
-    unique = identity if len(identity) == 1 and relation.entry.identity_unique else ()
+    unique = _unique(relation.entry)
     rows = relation.by_shard()
     keys = keys_of(rows.manifest.content_keys)
     for left in reversed(range(_ATTEMPTS)):

@@ -35,7 +35,7 @@ from spiral_stream.derived.kinds.column_facts import (
     registers_of,
     restored,
 )
-from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.pieces import HeldPieces, Pieces
 from spiral_stream.semantic import is_text
 
 KNOWN: Final = "known"
@@ -162,7 +162,7 @@ class Merged:
 def merged(
     manifest: Manifest,
     keys: Keys,
-    counted: Sequence[tuple[ColumnFacts, Pieces]],
+    counted: Sequence[tuple[ColumnFacts, Pieces | HeldPieces]],
     candidates: Collection[str],
     most: int,
     unique: Collection[str] = (),
@@ -213,7 +213,13 @@ class _Column:
     """The facts of one column, of all shards in the order of their names."""
 
     def __init__(
-        self, facts: ColumnFacts, pieces: Pieces, order: Int64, rows: Int64, groups: Sequence[ShardGroup], place: int
+        self,
+        facts: ColumnFacts,
+        pieces: Pieces | HeldPieces,
+        order: Int64,
+        rows: Int64,
+        groups: Sequence[ShardGroup],
+        place: int,
     ) -> None:
         self.facts, self.name = facts, facts.name
         self._pieces, self._order, self._rows = pieces, order, rows
