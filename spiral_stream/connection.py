@@ -191,7 +191,8 @@ class Catalog(RunVerbs):
     def measure(self, name: str) -> "Statistics":
         """Measure statistics of every column, shard by shard, and keep them for EXPLAIN; reads no payload.
 
-        Shards that were measured before, under whatever name, are not read again.
+        Shards that were measured before, under whatever name, are not read again, except where a relation is one shard of at
+        most 65,536 rows.
 
         Args:
             name: the relation.

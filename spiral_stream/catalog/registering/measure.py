@@ -73,7 +73,7 @@ def shards_of(
     rows = SourceRows(source, manifest, reader)
     unique = before is not None and before.identity_unique and before.identity == tuple(identity)
     known = _known(rows.manifest, old) if old is not None and unique else frozenset[str]()
-    if _plainly_distinct(rows, tuple(identity), known):
+    if _plainly_distinct(rows, tuple(identity), known, report):
         return manifest, None
     with derived_folder(None if isinstance(source, Arrow) else root) as folder:  # rows in memory are copied later
         pieces = identity_pieces(rows, identities, folder, report)
@@ -106,16 +106,21 @@ def changes(before: Manifest | None, after: Manifest) -> Changes | None:
     )
 
 
-def _plainly_distinct(rows: SourceRows, identity: tuple[str, ...], known: frozenset[str]) -> bool:
+def _plainly_distinct(
+    rows: SourceRows, identity: tuple[str, ...], known: frozenset[str], report: Report | None
+) -> bool:
     """Whether the few rows of a single shard have each an identity of its own; False where that is not known.
 
-    Such a shard is either known or new, so hashes of its identities save no reading, and writing them takes longer.
+    Hashes of its identities are not written: they would save no reading until there is another shard, and that is little.
     """
     if len(rows.manifest.shard_names) > 1 or rows.manifest.total > FEW:
         return False
     if known.issuperset(rows.manifest.content_keys.to_pylist()):
         return True
-    return are_distinct(pa.Table.from_batches(list(rows.scan(identity))), identity)
+    found = are_distinct(pa.Table.from_batches(list(rows.scan(identity))), identity)
+    if found and report is not None:
+        report(rows.manifest.total, rows.manifest.total)
+    return found
 
 
 def _known(now: Manifest, before: Manifest) -> frozenset[str]:
