@@ -81,11 +81,12 @@ def test_a_changed_shard_merges_its_group_and_no_other(tmp_path: Path, monkeypat
 
 
 def test_a_damaged_histogram_is_removed_and_counted_again(tmp_path: Path) -> None:
-    write(tmp_path / "files", 1)
+    for k in range(2):  # facts of one small shard are kept in no group
+        write(tmp_path / "files", k)
     catalog = sp.connect(tmp_path / "catalog")
     catalog.register("t", sp.Parquet(str(tmp_path / "files")))
     found = catalog.measure("t").histograms
-    (file,) = (tmp_path / "catalog" / "statistics" / "t" / "groups").glob("*.values")
+    file, *_ = (tmp_path / "catalog" / "statistics" / "t" / "groups").glob("*.values")
     file.write_bytes(file.read_bytes()[:-50])
 
     with pytest.raises(CatalogError, match="Count again"):
@@ -94,13 +95,14 @@ def test_a_damaged_histogram_is_removed_and_counted_again(tmp_path: Path) -> Non
 
 
 def test_groups_that_cannot_be_read_are_merged_again(tmp_path: Path) -> None:
-    write(tmp_path / "files", 1)
+    for k in range(2):  # facts of one small shard are kept in no group
+        write(tmp_path / "files", k)
     catalog = sp.connect(tmp_path / "catalog")
     catalog.register("t", sp.Parquet(str(tmp_path / "files")))
     found = catalog.measure("t")
     statistics = tmp_path / "catalog" / "statistics" / "t"
-    (file,) = (statistics / "groups").glob("*.facts")
-    file.write_bytes(b"ARROW1")
+    for file in (statistics / "groups").glob("*.facts"):
+        file.write_bytes(b"ARROW1")
     for kept in statistics.glob("*.columns"):
         kept.write_bytes(b"")
 
