@@ -123,6 +123,28 @@ def test_a_run_of_one_relation_and_one_of_a_check_do_no_more(zoo: Zoo) -> None:
     assert spiral.connect(str(zoo.folder / "catalog")).tables() == ["zoo.cats"]
 
 
+def test_each_check_says_which_materialization_it_is_of(zoo: Zoo) -> None:
+    def targets(run: dg.ExecuteInProcessResult) -> dict[tuple[dg.AssetKey, str], tuple[int, str]]:
+        found = {}
+        for each in run.get_asset_check_evaluations():
+            assert each.target_materialization_data is not None
+            data = each.target_materialization_data
+            found[each.asset_key, each.check_name] = data.storage_id, data.run_id
+        return found
+
+    run = zoo.run(EVERYTHING)
+
+    records = {each.asset_entry.asset_key: each.asset_entry for each in zoo.instance.get_asset_records()}
+    assert len(targets(run)) == 20
+    for (key, _), target in targets(run).items():
+        last = records[key].last_materialization_record
+        assert last is not None
+        assert target == (last.storage_id, run.run_id)
+    check = dg.AssetCheckKey(relation("cats"), "identity_is_unique")
+    alone = targets(zoo.run(dg.AssetSelection.checks(check)))
+    assert alone == {(check.asset_key, check.name): targets(run)[check.asset_key, check.name]}
+
+
 def test_one_that_cannot_be_read_and_one_that_is_unsound_hide_no_other(zoo: Zoo) -> None:
     assert zoo.run(EVERYTHING).success
     zoo.tick()
