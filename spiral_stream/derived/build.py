@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
 from spiral_stream.derived.index import Keys, Roster, RosterFile, keys_of
 from spiral_stream.derived.part import PartWriter, Written
-from spiral_stream.derived.pieces import HeldPieces, Pieces
+from spiral_stream.derived.pieces import FactsInMemory, Pieces
 from spiral_stream.derived.shared_parts import PiecesParts, meet
 from spiral_stream.derived.unasked import cost_of, tell
 from spiral_stream.derived.work.cooperative_build import Job, Maker, Shards, Target, make, refusals
@@ -130,8 +130,8 @@ def open_built(
     return [Pieces(target.file, target.roster, keys) for target in targets]
 
 
-def held(source: ShardSource, derivations: Sequence[Derivation]) -> list[HeldPieces]:
-    """Make the pieces of all shards of a small relation in one pass over its rows, and keep them in memory alone.
+def in_memory(source: ShardSource, derivations: Sequence[Derivation]) -> list[FactsInMemory]:
+    """Make what derivations have of all shards of a small relation in one pass over its rows, and write nothing.
 
     Args:
         source: the relation.
@@ -144,7 +144,7 @@ def held(source: ShardSource, derivations: Sequence[Derivation]) -> list[HeldPie
     shards = np.arange(len(source.manifest.starts) - 1)
     every = [rows for _, rows in shard_rows(source, columns, None, shards)]
     return [
-        HeldPieces(each, each.pieces([ShardRows(r.rows, r.offsets, r.table.select(list(each.columns))) for r in every]))
+        FactsInMemory(each, [ShardRows(r.rows, r.offsets, r.table.select(list(each.columns))) for r in every])
         for each in derivations
     ]
 
@@ -288,8 +288,8 @@ def _together(source: ShardSource, builds: Sequence[_Build], wanted: Shards) -> 
             if shard in want:
                 shards_of.append(ShardRows(rows.rows, rows.offsets, rows.table.select(list(each.columns))))
     for (each, _, writer), shards_of in zip(builds, given, strict=True):
-        for piece in each.pieces(shards_of):
-            writer.add(piece)
+        for made in each.pieces(shards_of):
+            writer.add(made)
 
 
 def _by_range(source: ShardSource, builds: Sequence[_Build]) -> list[_Build]:

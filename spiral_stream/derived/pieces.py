@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather
-from spiral_stream.derived.derivation import Derivation, Piece
+from spiral_stream.derived.derivation import Derivation, ShardRows
 from spiral_stream.derived.index import Keys, Roster, RosterFile
 from spiral_stream.derived.part import ALIGN, open_part
 from spiral_stream.derived.shared_parts import PiecesPart, PiecesParts
@@ -238,24 +238,25 @@ class Pieces:
 
 
 @final
-class HeldPieces:
-    """The pieces of a few shards, in memory: for what is sooner made again than written down. Has what a merge needs of `Pieces`.
+class FactsInMemory:
+    """What a derivation has of a few shards, in memory: sooner made again than written down. A merge takes it for `Pieces`.
 
     Args:
-        derivation: whose pieces.
-        pieces: one for each shard.
+        derivation: what is made.
+        shards: the rows of all shards.
     """
 
-    def __init__(self, derivation: Derivation, pieces: Sequence[Piece]) -> None:
+    def __init__(self, derivation: Derivation, shards: Sequence[ShardRows]) -> None:
+        made = [derivation.piece(each) for each in shards]
         self._arrays = {
-            slot: [np.asarray(each.arrays.get(slot, ()), kind) for each in pieces]
+            slot: [np.asarray(each.arrays.get(slot, ()), kind) for each in made]
             for slot, kind in derivation.slots.items()
         }
         self.counts: dict[str, UInt64] = {
             slot: np.array([len(each) for each in arrays], np.uint64) for slot, arrays in self._arrays.items()
         }
         self.summary: dict[str, Int64] = {
-            name: np.array([each.summary[name] for each in pieces], np.int64) for name in derivation.SUMMARY
+            name: np.array([each.summary[name] for each in made], np.int64) for name in derivation.SUMMARY
         }
 
     def joined(self, slot: str, shards: Int64) -> NDArray[Any]:

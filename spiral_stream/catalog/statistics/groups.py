@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from spiral_stream.derived import _runs
 from spiral_stream.derived.index import Keys
 from spiral_stream.derived.kinds.column_facts import REGISTERS, ColumnFacts, is_word, restored
-from spiral_stream.derived.pieces import HeldPieces, Pieces
+from spiral_stream.derived.pieces import FactsInMemory, Pieces
 from spiral_stream.errors import CacheError, CatalogError, cut
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import publish_table
@@ -188,7 +188,10 @@ def _borders(ends: Int64, data: Any) -> list[int]:
 
 
 def made_group(
-    members: Members, counted: Sequence[tuple[ColumnFacts, Pieces | HeldPieces]], candidates: Collection[str], most: int
+    members: Members,
+    counted: Sequence[tuple[ColumnFacts, Pieces | FactsInMemory]],
+    candidates: Collection[str],
+    most: int,
 ) -> ShardGroup:
     """Merge the facts of one group.
 
@@ -231,7 +234,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 class _Column:
     """The facts of one column in the shards of one group, in the order of their names."""
 
-    def __init__(self, facts: ColumnFacts, pieces: Pieces | HeldPieces, members: Members) -> None:
+    def __init__(self, facts: ColumnFacts, pieces: Pieces | FactsInMemory, members: Members) -> None:
         self.name, self._kind = facts.name, facts.kind
         self._pieces, self._shards = pieces, members.shards
         self._nulls = self._summary("nulls")

@@ -38,7 +38,7 @@ from spiral_stream.catalog.statistics.merge import (
     Statistics,
     merged,
 )
-from spiral_stream.derived.build import held, load, open_built
+from spiral_stream.derived.build import in_memory, load, open_built
 from spiral_stream.derived.index import RosterFile, keys_of
 from spiral_stream.derived.kinds.column_facts import ColumnFacts
 from spiral_stream.derived.shared_parts import meet
@@ -85,7 +85,7 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
     kinds = {name: _plain(relation.schema.field(name).type) for name in chosen}
     candidates = [name for name in chosen if name not in relation.entry.identity and _is_discrete(kinds[name])]
     if _is_small(relation):
-        return _with_unread(relation, chosen, _held(relation, kinds, candidates))
+        return _with_unread(relation, chosen, _small(relation, kinds, candidates))
     with working(f"measure {relation.entry.name}"), derived_folder(relation.entry.root) as root:
         most = _most(relation, {name: kinds[name] for name in candidates}, root)
         facts = [ColumnFacts(name, kind, most.get(name, 0)) for name, kind in kinds.items()]
@@ -127,11 +127,11 @@ def _is_small(relation: OpenRelation) -> bool:
     return len(relation.manifest.shard_names) == 1 and relation.manifest.total <= FEW
 
 
-def _held(relation: OpenRelation, kinds: Mapping[str, pa.DataType], candidates: Sequence[str]) -> Merged:
+def _small(relation: OpenRelation, kinds: Mapping[str, pa.DataType], candidates: Sequence[str]) -> Merged:
     """Count a small relation, and keep its facts nowhere: the statistics have all of them."""
     facts = [ColumnFacts(name, kind, HISTOGRAM_VALUES if name in candidates else 0) for name, kind in kinds.items()]
     rows = relation.by_shard()
-    counted = list(zip(facts, held(rows, facts) if facts else [], strict=True))
+    counted = list(zip(facts, in_memory(rows, facts) if facts else [], strict=True))
     keys = keys_of(rows.manifest.content_keys)
     found = merged(relation.manifest, keys, counted, candidates, HISTOGRAM_VALUES, _unique(relation.entry))
     return replace(found, histograms=Histograms(known=found.histograms.table), groups=())

@@ -35,7 +35,7 @@ from spiral_stream.derived.kinds.column_facts import (
     registers_of,
     restored,
 )
-from spiral_stream.derived.pieces import HeldPieces, Pieces
+from spiral_stream.derived.pieces import FactsInMemory, Pieces
 from spiral_stream.semantic import is_text
 
 KNOWN: Final = "known"
@@ -162,7 +162,7 @@ class Merged:
 def merged(
     manifest: Manifest,
     keys: Keys,
-    counted: Sequence[tuple[ColumnFacts, Pieces | HeldPieces]],
+    counted: Sequence[tuple[ColumnFacts, Pieces | FactsInMemory]],
     candidates: Collection[str],
     most: int,
     unique: Collection[str] = (),
@@ -215,7 +215,7 @@ class _Column:
     def __init__(
         self,
         facts: ColumnFacts,
-        pieces: Pieces | HeldPieces,
+        pieces: Pieces | FactsInMemory,
         order: Int64,
         rows: Int64,
         groups: Sequence[ShardGroup],
