@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from io import BytesIO
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, final
 
 import numpy as np
@@ -37,6 +38,8 @@ _POINTS: Final = 500  # of a line
 _TICKS: Final = 25  # names along an axis
 _BARS: Final = 40
 _FEW: Final = 3  # shards; fewer have no histogram
+_APART: Final = 3  # curves; the names of more would cover them
+_LETTER: Final = 6.6  # pixels of a title
 _STYLE: Final = {
     "font.size": 8.0,
     "axes.titlesize": 9.0,
@@ -210,7 +213,14 @@ def block_sizes(column: str, found: Sequence[BlockMix], shard_mean: float, used_
 @_styled
 @door(PlanError)
 def draw_bars(
-    name: str, title: str, heights: Sequence[tuple[str, float]], *, across: str, up: str, form: Form = "svg"
+    name: str,
+    title: str,
+    heights: Sequence[tuple[str, float]],
+    *,
+    across: str,
+    up: str,
+    form: Form = "svg",
+    width: int = WIDTH,
 ) -> Picture:
     """Draw a bar chart. Neighbours among many bars are drawn as one, with their sum; none is left out.
 
@@ -221,6 +231,7 @@ def draw_bars(
         across: what the bars are, with the unit.
         up: what their heights are, with the unit.
         form: ``svg`` or ``png``.
+        width: pixels of a PNG; an SVG is 4 % smaller.
 
     Examples:
         >>> drawn = spiral.report.draw_bars(
@@ -232,12 +243,14 @@ def draw_bars(
     size = max(1, -(-len(heights) // _BARS))
     groups = [heights[at : at + size] for at in range(0, len(heights), size)]
     binned = f"\n{len(heights):,} bars in {len(groups)} groups" if len(groups) < len(heights) else ""
-    figure = _figure(220, title + binned)
+    figure = _figure(220, title + binned, width)
     axes = figure.subplots()
     names = [group[0][0] if len(group) == 1 else f"{group[0][0]} … {group[-1][0]}" for group in groups]
     axes.bar(range(len(groups)), [sum(height for _, height in group) for group in groups], color=_BLUE, width=0.8)
     if names:
-        _ticks(axes.set_xticks, names, rotation=60 if max(map(len, names)) * len(names) > 6 * _TICK else 0)
+        _ticks(
+            axes.set_xticks, names, rotation=60 if max(map(len, names)) * len(names) * WIDTH > 6 * _TICK * width else 0
+        )
     axes.set(xlabel=across, ylabel=up, ylim=(0, None))
     return _drawn(figure, name, title, form)
 
@@ -253,6 +266,7 @@ def draw_curves(
     marks: Sequence[float] = (),
     marked: str = "",
     form: Form = "svg",
+    width: int = WIDTH,
 ) -> Picture:
     """Draw curves over one axis, panel below panel. Of many points the mean of neighbours is drawn.
 
@@ -264,6 +278,7 @@ def draw_curves(
         marks: places that a vertical line marks.
         marked: what the marks are.
         form: ``svg`` or ``png``.
+        width: pixels of a PNG; an SVG is 4 % smaller.
 
     Examples:
         >>> loss = {"loss": {"train": [(0, 2.3), (1, 1.7)], "val": [(0, 2.4), (1, 1.9)]}}
@@ -271,24 +286,37 @@ def draw_curves(
         'Loss'
     """
     from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
 
     thinned = {
         up: {words: _thinned(np.asarray(points, np.float64).reshape(-1, 2)) for words, points in curves.items()}
         for up, curves in panels.items()
     }
     lines_at = np.asarray(marks, np.float64).tolist()
-    figure = _figure(60 + 160 * len(thinned), title)
+    names = [tuple(curves) for curves in thinned.values()]
+    is_shared = len(names) > 1 and len(set(names)) == 1 and len(names[0]) > 1  # each panel has the same curves
+    figure = _figure(60 + int(160 * min(1.0, width / WIDTH) ** 0.5) * len(thinned), title, width)
     every = figure.subplots(len(thinned), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (up, curves) in zip(every, thinned.items(), strict=True):
         for k, (words, (x, y)) in enumerate(curves.items()):
             style = "o-" if len(x) < _TICKS else "-"
             axes.plot(x, y, style, color=colormaps["tab10"](k % 10), linewidth=1.2, markersize=3, label=words)
-        axes.set_ylabel(up)
-        if len(curves) > 1:
+        if width < WIDTH:  # a name is longer than a small panel is high
+            axes.set_title(up, fontsize=8)
+        else:
+            axes.set_ylabel(up)
+        axes.ticklabel_format(useOffset=False)
+        if all(np.all(x == np.round(x)) for x, _ in curves.values()):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(curves) > _APART and not is_shared:
+            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        elif len(curves) > 1 and not is_shared:
             axes.legend(loc="best")
+        named = axes.get_lines() if is_shared else []
         lines = [axes.axvline(at, color=_ORANGE, linewidth=1, linestyle="--", label=marked) for at in lines_at]
-        if lines and marked and axes is every[-1]:
-            figure.legend(handles=lines[:1], loc="outside lower center")
+        if axes is every[-1] and (named or (lines and marked)):
+            handles = [*named, *(lines[:1] if marked else [])]
+            figure.legend(handles=handles, loc="outside lower center", ncols=2 if width < WIDTH else 4)
     every[-1].set_xlabel(across)
     return _drawn(figure, name, title, form)
 
@@ -304,11 +332,12 @@ def _thinned(points: Floats) -> tuple[Floats, Floats]:
     return np.append(means[:, 0], points[-1, 0]), np.append(means[:, 1], points[-1, 1])
 
 
-def _figure(height: int, title: str) -> "Figure":
+def _figure(height: int, title: str, width: int = WIDTH) -> "Figure":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI, layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+    figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, layout="constrained")
+    lines = [part for line in title.split("\n") for part in wrap(line, int(width / _LETTER)) or [""]]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9)
     return figure
 
 

@@ -88,6 +88,21 @@ def test_a_long_curve_is_drawn_by_its_means_up_to_its_last_point(count: int, mon
     assert not count or x[-1] == count - 1
 
 
+@pytest.mark.parametrize("width", [charts.WIDTH // 2, charts.WIDTH, 2 * charts.WIDTH])
+def test_curves_and_bars_are_as_wide_as_asked_and_have_no_ground(width: int) -> None:
+    curves = {f"value {k} of a long name": {"now": [(0, 1.0), (1, 1.0 + 1e-9)], "low": [(0, 0.0)]} for k in range(3)}
+    words = "A title that is longer than a small picture is wide, so it takes two lines"
+    drawn = [
+        sp.report.draw_curves("curves", words, curves, across="step", marks=[1], marked="far", form="png", width=width),
+        sp.report.draw_bars("bars", words, [("a", 1), ("b", 2)], across="x", up="y", form="png", width=width),
+    ]
+
+    for each in drawn:
+        image = Image.open(BytesIO(each.data))
+        assert image.width == width
+        assert image.getpixel((width - 1, 0))[3] == 0  # type: ignore[index]  # a pixel of four values
+
+
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
