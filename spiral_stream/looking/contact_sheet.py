@@ -52,6 +52,27 @@ _TEXT: Final = 4_000  # characters of a document
 _PICTURES: Final = 16  # of a list
 
 Pixels = NDArray[np.uint8]
+Ink = tuple[int, int, int]
+
+
+class _Paper(NamedTuple):
+    """What a sheet is drawn on: white, or nothing, under which any page may lie."""
+
+    color: tuple[int, ...]
+    quiet: Ink
+    ink: Ink
+    of_documents: tuple[Ink, ...]
+    of_waves: tuple[int, ...]
+
+    def sheet(self, width: int, height: int, color: tuple[int, ...] = ()) -> "Image.Image":
+        from PIL import Image
+
+        return Image.new("RGB" if len(self.color) == _RGB else "RGBA", (width, height), color or self.color)
+
+
+_RGB: Final = 3  # values of a pixel
+_WHITE: Final = _Paper((255, 255, 255), _GRAY, _INK, _INKS, (244, 246, 250))
+_CLEAR: Final = _Paper((0, 0, 0, 0), (116, 123, 133), (116, 123, 133), ((116, 123, 133),), (0, 0, 0, 0))
 
 
 class Strip(NamedTuple):
@@ -248,24 +269,26 @@ class Sheet:
         self.image().save(file, _ENDINGS[ending])
         return file.getvalue()
 
-    def image(self) -> "Image.Image":
+    def image(self, *, transparent: bool = False) -> "Image.Image":
         """Draw the sheet.
+
+        Args:
+            transparent: on nothing, with words that are read on light and on dark pages; else on white.
 
         Examples:
             >>> stream.show(2).image().mode
             'RGB'
+            >>> stream.show(2).image(transparent=True).mode
+            'RGBA'
         """
-        from PIL import Image
-
-        tiles = [_drawn(tile) for tile in self.tiles]
+        paper_ = _CLEAR if transparent else _WHITE
+        tiles = [_drawn(tile, paper_) for tile in self.tiles]
         width = max([each.width for each in tiles], default=SIDE)
         across = max(1, min(_ACROSS, len(tiles)) if width <= 2 * SIDE + _GAP else 1)
         rows = [tiles[at : at + across] for at in range(0, len(tiles), across)]
         heights = [max(each.height for each in row) for row in rows]
-        paper = Image.new(
-            "RGB", (across * (width + _GAP) + _GAP, sum(heights) + _GAP * (len(rows) + 1) + _LINE), "white"
-        )
-        _write(paper, (_GAP, _GAP // 2), self.title, _GRAY)
+        paper = paper_.sheet(across * (width + _GAP) + _GAP, sum(heights) + _GAP * (len(rows) + 1) + _LINE)
+        _write(paper, (_GAP, _GAP // 2), self.title, paper_.quiet)
         top = _LINE + _GAP
         for row, height in zip(rows, heights, strict=True):
             for k, each in enumerate(row):
@@ -274,35 +297,31 @@ class Sheet:
         return paper
 
 
-def _drawn(tile: Tile) -> "Image.Image":
+def _drawn(tile: Tile, paper_: _Paper) -> "Image.Image":
     """Draw one sample: its pictures in a row, below them strips, waves and text."""
-    from PIL import Image
-
     images = [fitted(frames[0], SIDE) for _, frames, _ in tile.strips if len(frames) == 1]
     parts: list[Image.Image] = []
     if images:
-        parts.append(_side_by_side(images))
-    parts += [_strip(frames) for _, frames, _ in tile.strips if len(frames) > 1]
-    parts += [_wave(wave) for _, wave, _ in tile.sounds]
+        parts.append(_side_by_side(images, paper_))
+    parts += [_strip(frames, paper_) for _, frames, _ in tile.strips if len(frames) > 1]
+    parts += [_wave(wave, paper_) for _, wave, _ in tile.sounds]
     wide = _WIDE if tile.texts or tile.sounds else max([each.width for each in parts], default=SIDE)
     chars = max(8, wide * _CHARS // _WIDE)
     for name, documents in tile.texts:
-        parts.append(_texts(name, [str(each)[:_TEXT] for each in documents], wide, chars))
+        parts.append(_texts(name, [str(each)[:_TEXT] for each in documents], wide, chars, paper_))
     lines = [one_line(tile.title, chars), *(one_line(f"{name}: {text}", chars) for name, text in tile.labels[:_FIELDS])]
-    paper = Image.new("RGB", (wide, sum(each.height + 2 for each in parts) + _LINE * len(lines)), "white")
+    paper = paper_.sheet(wide, sum(each.height + 2 for each in parts) + _LINE * len(lines))
     top = 0
     for part in parts:
         paper.paste(part, (0, top))
         top += part.height + 2
     for k, line in enumerate(lines):
-        _write(paper, (0, top + k * _LINE), line, _GRAY if k == 0 else _INK)
+        _write(paper, (0, top + k * _LINE), line, paper_.quiet if k == 0 else paper_.ink)
     return paper
 
 
-def _side_by_side(images: "list[Image.Image]") -> "Image.Image":
-    from PIL import Image
-
-    paper = Image.new("RGB", (sum(each.width + 2 for each in images) - 2, max(each.height for each in images)), "white")
+def _side_by_side(images: "list[Image.Image]", paper_: _Paper) -> "Image.Image":
+    paper = paper_.sheet(sum(each.width + 2 for each in images) - 2, max(each.height for each in images))
     left = 0
     for each in images:
         paper.paste(each, (left, 0))
@@ -310,18 +329,17 @@ def _side_by_side(images: "list[Image.Image]") -> "Image.Image":
     return paper
 
 
-def _strip(frames: list[Pixels]) -> "Image.Image":
-    return _side_by_side(
-        [fitted(each, max(24, _WIDE // len(frames) - 2) if len(frames) > _ACROSS else SIDE) for each in frames]
-    )
+def _strip(frames: list[Pixels], paper_: _Paper) -> "Image.Image":
+    side = max(24, _WIDE // len(frames) - 2) if len(frames) > _ACROSS else SIDE
+    return _side_by_side([fitted(each, side) for each in frames], paper_)
 
 
-def _wave(wave: NDArray[np.float32]) -> "Image.Image":
+def _wave(wave: NDArray[np.float32], paper_: _Paper) -> "Image.Image":
     """Draw the highest and lowest value of each pixel's stretch, one channel below the other."""
-    from PIL import Image, ImageDraw
+    from PIL import ImageDraw
 
     channels = np.atleast_2d(wave)
-    paper = Image.new("RGB", (_WIDE, _WAVE * len(channels)), (244, 246, 250))
+    paper = paper_.sheet(_WIDE, _WAVE * len(channels), paper_.of_waves)
     draw = ImageDraw.Draw(paper)
     for k, values in enumerate(channels):
         middle, most = _WAVE * k + _WAVE // 2, float(np.abs(values).max(initial=1e-6))
@@ -332,19 +350,17 @@ def _wave(wave: NDArray[np.float32]) -> "Image.Image":
     return paper
 
 
-def _texts(name: str, texts: list[str], wide: int, chars: int) -> "Image.Image":
+def _texts(name: str, texts: list[str], wide: int, chars: int, paper_: _Paper) -> "Image.Image":
     """Write the documents of a row one after the other, each in its own colour."""
-    from PIL import Image
-
     lines: list[tuple[str, tuple[int, int, int]]] = (
-        [(f"{name}: {len(texts)} documents", _GRAY)] if len(texts) > 1 else []
+        [(f"{name}: {len(texts)} documents", paper_.quiet)] if len(texts) > 1 else []
     )
     for k, text in enumerate(texts):
         flat = " ".join(text.split())
         wrapped = [flat[at : at + chars] for at in range(0, len(flat), chars)] or [""]
         cut = [*wrapped[: _LINES - 1], wrapped[_LINES - 1][:-1] + "…"] if len(wrapped) > _LINES else wrapped
-        lines += [(each, _INKS[k % len(_INKS)]) for each in cut]
-    paper = Image.new("RGB", (wide, _LINE * len(lines)), "white")
+        lines += [(each, paper_.of_documents[k % len(paper_.of_documents)]) for each in cut]
+    paper = paper_.sheet(wide, _LINE * len(lines))
     for k, (line, ink) in enumerate(lines):
         _write(paper, (0, k * _LINE), line, ink)
     return paper
