@@ -106,19 +106,18 @@ def built(
         metadata={
             "dagster/row_count": stream.rows if len(caches) == 1 else sum(cache.rows for cache in caches),
             "dagster/uri": str(first.folder),
-            "dagster/storage_kind": "lance",
             "dagster/table_name": ", ".join(dict.fromkeys(f"{cache.relation}.{cache.column}" for cache in caches)),
             **lineage.of_caches(context, stream),
             **{name: value for cache in caches for name, value in metadata(cache).items()},
-            "fingerprint": ":".join(cache.fingerprint for cache in caches),
-            "bytes": sum(cache.payload_bytes for cache in caches),
-            **on_disk(catalog, caches),
             "rows_built": figures.rows,
             "rows_refused": figures.refused,
             "shards_built": figures.shards,
+            "bytes": sum(cache.payload_bytes for cache in caches),
+            **on_disk(catalog, caches),
             "rows_per_second": round(figures.rows / max(figures.seconds, 1e-9), 1),
             "seconds": round(figures.seconds, 2),
             "built_by": executor,
+            "fingerprint": ":".join(cache.fingerprint for cache in caches),
         },
     )
 

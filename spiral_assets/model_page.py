@@ -18,13 +18,14 @@ from spiral_assets.training import progress
 from spiral_assets.training.progress import Progress, Values
 
 POINTS: Final = 500  # of a curve
+STRETCHES: Final = 20  # of a run in a table
 PICTURE: Final = "training_curve"
 
 
 def model_page(
     context: dg.AssetExecutionContext, folder: Path, streams: Sequence[dg.AssetKey] = ()
-) -> dict[str, dg.MetadataValue[Any]]:
-    """Return what the page of a trained model shows; empty if the process told no progress.
+) -> tuple[dict[str, dg.MetadataValue[Any]], dict[str, dg.MetadataValue[Any]]]:
+    """Return what the page of a trained model shows, and what it folds; empty if the process told no progress.
 
     Args:
         context: of the run that shows it; the picture is kept with it, and beside the checkpoint.
@@ -34,67 +35,79 @@ def model_page(
     Examples:
         >>> from spiral_assets.model_page import model_page
         >>> train("a-model")
-        >>> page = model_page(dg.build_asset_context(), Path("a-model"))
-        >>> page["steps"].value, page["stream_name"].value
+        >>> shown, details = model_page(dg.build_asset_context(), Path("a-model"))
+        >>> shown["steps"].value, details["stream_name"].value
         (3, 'shop-labels')
     """
     found = progress.read(folder)
     if not found.step:
-        return {}
+        return {}, {}
     share, bound_by = found.waiting()
     value, begun = dg.MetadataValue, found.begins[-1]
-    seen = found.seen()
-    metadata: dict[str, dg.MetadataValue[Any]] = {
-        "curve": _picture(context, folder, found),
-        "progress": reports.table(list(_rows(found)), cut=False),
-        "steps": value.int(found.step),
-        "epochs": value.int(_epochs(found)),
+    small, large = _pictures(context, folder, found)
+    names = {("stream" if len(streams) == 1 else f"stream_{key.path[-1]}"): value.asset(key) for key in streams}
+    shown: dict[str, dg.MetadataValue[Any]] = {
+        "curve": small,
         "last_loss": value.float(float(f"{found.main[-1]['loss']:.4g}")),
+        "steps": value.int(found.step),
         f"{found.unit}_per_s": value.float(float(f"{found.rate():.4g}")),
         "waiting_share": value.float(round(share, 4)),
         "bound_by": value.text(bound_by),
+        **names,
+        "epochs": value.int(_epochs(found)),
         "processes": value.int(len(found.begins)),
         "ranks": value.int(int(begun["world"])),
+    }
+    details: dict[str, dg.MetadataValue[Any]] = {
         "stream_name": value.text(str(begun["stream"]) or "not saved by name"),
         "fingerprint": value.text(str(begun["fingerprint"])),
-        "samples_seen": value.json(seen),
-        "replay": reports.snippet(_replay(begun.get("catalog"), seen)),
         "checkpoint": value.path(str(folder.resolve())),
+        "large_curve": large,
+        "progress": reports.listed(list(_rows(found))),
+        "replay": reports.snippet(_replay(begun.get("catalog"), found.seen())),
     }
     ledgers = sorted(folder.glob("ledger*.jsonl"))
     if ledgers:
-        metadata["ledger"] = value.path(str(ledgers[0].resolve()))
-    return metadata | {
-        ("stream" if len(streams) == 1 else f"stream_{key.path[-1]}"): value.asset(key) for key in streams
-    }
+        details["ledger"] = value.path(str(ledgers[0].resolve()))
+    return shown, details
 
 
-def _picture(context: dg.AssetExecutionContext, folder: Path, found: Progress) -> dg.MetadataValue[Any]:
-    """Draw loss, speed and waiting over the steps of the run; lines mark where a process resumed."""
+def _pictures(
+    context: dg.AssetExecutionContext, folder: Path, found: Progress
+) -> tuple[dg.MetadataValue[Any], dg.MetadataValue[Any]]:
+    """Draw loss, speed and waiting over the steps of the run, small and large; lines mark where a process resumed."""
     import spiral_stream as spiral
 
     resumed = sorted({begun["step"] for begun in found.begins if begun["step"]})
     rows = list(_binned(found, POINTS))
-    picture = spiral.report.draw_curves(
-        PICTURE,
-        f"{found.step:,} steps, {len(found.begins)} process{'es' * (len(found.begins) > 1)}"
-        + (f", of {found.begins[-1]['world']} ranks" if found.begins[-1]["world"] > 1 else ""),
-        {
-            "mean loss": {"loss": [(row["step"], row["loss"]) for row in rows]},
-            f"{found.unit} per s": {found.unit: [(row["step"], row["rate"]) for row in rows]},
-            "% of time waiting": {"for batches": [(row["step"], 100 * row["waiting"]) for row in rows]},
-        },
-        across="step",
-        marks=resumed,
-        marked="resumed after a kill or failure",
+
+    def drawn(name: str, width: int) -> "spiral.report.Picture":
+        return spiral.report.draw_curves(
+            name,
+            f"{found.step:,} steps, {len(found.begins)} process{'es' * (len(found.begins) > 1)}"
+            + (f", of {found.begins[-1]['world']} ranks" if found.begins[-1]["world"] > 1 else ""),
+            {
+                "mean loss": {"loss": [(row["step"], row["loss"]) for row in rows]},
+                f"{found.unit} per s": {found.unit: [(row["step"], row["rate"]) for row in rows]},
+                "% of time waiting": {"for batches": [(row["step"], 100 * row["waiting"]) for row in rows]},
+            },
+            across="step",
+            marks=resumed,
+            marked="resumed after a kill or failure",
+            width=width,
+        )
+
+    small, large = drawn(f"small_{PICTURE}", pages.SMALL), drawn(PICTURE, pages.LARGE)
+    (folder / f"{PICTURE}.svg").write_bytes(large.data)
+    small_shown, large_shown = (
+        pages.shown(context, str(folder), [(each.name, each.form, each.data)]) for each in (small, large)
     )
-    (folder / f"{PICTURE}.svg").write_bytes(picture.data)
-    return pages.shown(context, str(folder), [(picture.name, picture.form, picture.data)])
+    return small_shown, large_shown
 
 
 def _rows(found: Progress) -> Iterator[Values]:
-    """Yield rows of the table, at most as many as a page shows."""
-    for row in _binned(found, reports.ROWS):
+    """Yield rows of the table, few enough to be read."""
+    for row in _binned(found, STRETCHES):
         yield {
             "step": row["step"],
             "epoch": row["epoch"],
@@ -132,6 +145,6 @@ def _replay(catalog: str | None, seen: Sequence[Values]) -> str:
     where = "" if catalog is None else repr(catalog)
     return (
         "import json\nimport spiral_stream\nfrom spiral_assets.training.seen import samples_seen\n\n"
-        f"seen = json.loads('''{json.dumps(seen)}''')\n"
+        f"seen = json.loads('''{json.dumps(seen, indent=1)}''')\n"
         f"for epoch, batch, samples in samples_seen(spiral_stream.connect({where}), seen):\n    print(epoch, batch, samples)"
     )

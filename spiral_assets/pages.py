@@ -1,29 +1,42 @@
 """What the page of a relation shows in Dagster, from a `spiral_stream.report.Report`.
 
-Values come in the order in which they are read: how to open it first, then tables of few rows, then pictures. Pictures lie
-among the compute logs of their run, from where the webserver serves them, because markdown of more than 1,000 characters,
-such as an inline picture, is hidden behind a button. They go when the logs of the run go.
+Values come in the order in which they are read: how to open it first, then numbers, then a small picture. All that needs more
+room stands in one Markdown page, which a button opens (`spiral_assets.facts.folded`). Pictures lie among the compute logs of
+their run, from where the webserver serves them, because markdown of more than 1,000 characters, such as an inline picture, is
+hidden behind a button. They go when the logs of the run go. Pictures have no ground of their own, so that a dark page is dark.
 """
 
 import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
 from spiral_assets.facts import reports
+from spiral_assets.facts.folded import WIDTH, folded
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     import spiral_stream as spiral
 
 Context = dg.AssetExecutionContext
 _LOCATION_FIELDS: Final = ("uri", "path", "url", "repo")  # fields of a source that say where its rows lie
 _WORST: Final = 10  # shards in a table
+SMALL: Final = 275  # of a drawn picture that fits a page in a window of 1,280 pixels; an SVG is 4 % smaller
+LARGE: Final = 760  # of one in a folded page
+_FIRST: Final = ("distance_worst", "effective", "explained_by_time")  # of a skew's numbers
 _MEANS: Final = 8  # columns whose mean is plotted over time
 _INLINE: Final = 1 << 14  # bytes of a picture that is kept as metadata, where no file is served
+_SVG_WIDTH: Final = re.compile(rb'<svg[^>]*\swidth="([\d.]+)(pt|px)?"')
+_HEAD: Final = 2_000  # bytes
+_PX_PER_PT: Final = 4 / 3
+_LARGEST: Final = 200_000  # bytes of a sheet of pictures; its file is a third larger
+_QUALITIES: Final = (80, 60, 40)
 _WORDS: Final = 40  # characters that stand for a picture
 _DIGITS: Final = 12
 
@@ -66,27 +79,42 @@ def relation_page(
         >>> relation_page(dg.build_asset_context(), report)["dagster/row_count"]
         24
     """
+    return folded(*relation_entries(context, report, descriptions))
+
+
+def relation_entries(
+    context: Context, report: "spiral.report.Report", descriptions: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the page of a registered relation shows, and what it folds.
+
+    Args:
+        context: of the run that shows it.
+        report: of the relation.
+        descriptions: column -> its meaning, where the relation itself says none.
+    """
     found: dict[str, Any] = {
         "open_it": reports.snippet(report.snippet.strip()),
         "dagster/row_count": report.rows,
         "dagster/column_schema": table_schema(report, descriptions),
         "dagster/table_name": report.name,
         "dagster/uri": report.uri,
-        "dagster/storage_kind": report.kind,
         "storage_shards": report.shards,
     }
+    details: dict[str, Any] = {}
     if report.imported:
-        found["imported"] = report.imported
+        details["imported"] = report.imported
     if report.bytes is not None:
-        found |= {"bytes": report.bytes, "size": dict(report.facts())["size"]}
-    found["samples"] = reports.table(report.samples, cut=False)
+        found |= {"size": dict(report.facts())["size"], "bytes": report.bytes}
+    details["samples"] = reports.sample_table(report.samples)
     if report.sheet is not None:
         if report.sheet.tiles:
-            picture = report.sheet.encoded(".jpg")
-            found["contact_sheet"] = shown(context, report.name, [("samples", "jpg", picture)])
+            sheet = report.sheet.image(transparent=True)
+            found["contact_sheet"] = shown(context, report.name, [("samples", "svg", framed(sheet, WIDTH))])
+            details["pictures"] = shown(context, report.name, [("samples large", "svg", framed(sheet))])
         if report.sheet.faults:
-            found["cannot_be_decoded"] = reports.table([{"sample": each} for each in report.sheet.faults])
-    return found
+            found["cannot_be_decoded"] = len(report.sheet.faults)
+            details["what cannot be decoded"] = reports.listed([{"sample": each} for each in report.sheet.faults])
+    return found, details
 
 
 def statistics_page(context: Context, report: "spiral.report.Report") -> dict[str, Any]:
@@ -104,23 +132,32 @@ def statistics_page(context: Context, report: "spiral.report.Report") -> dict[st
         >>> statistics_page(dg.build_asset_context(), report)["storage_shards"]
         2
     """
+    return folded(*statistics_entries(context, report))
+
+
+def statistics_entries(context: Context, report: "spiral.report.Report") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the page of a relation's statistics shows, and what it folds.
+
+    Args:
+        context: of the run that shows it.
+        report: of the relation.
+    """
     page = report.save()
-    found: dict[str, Any] = {
-        "report": dg.MetadataValue.path(str(page)),
-        "dagster/row_count": report.rows,
-        "storage_shards": report.shards,
-        **reports.column_tables(report),
-    }
+    found: dict[str, Any] = {"dagster/row_count": report.rows, "storage_shards": report.shards}
+    details: dict[str, Any] = {"the whole report": dg.MetadataValue.path(str(page))}
     if report.notes:
         found["notes"] = dg.MetadataValue.md("\n".join(f"* {note}" for note in report.notes))
     for each in report.skews:
         facts = "\n".join(f"* **{name}**: {words}" for name, words in each.facts())
-        found[f"{each.column}_skew"] = dg.MetadataValue.md(f"{facts}\n\n{each.advice()}.")
+        found[f"{each.column}_skew"] = dg.MetadataValue.md(
+            f"A storage shard is {each.skew.mean:.2f} from the mix of all rows; {each.by_chance:.2f} is chance. {each.advice()}."
+        )
+        details[f"{each.column}_skew"] = dg.MetadataValue.md(f"{facts}\n\n{each.advice()}.")
         pictures = [(p.name, p.form, p.data) for p in each.pictures()]
         if pictures:
-            found[f"{each.column}_pictures"] = shown(context, report.name, pictures)
-        found[f"{each.column}_worst_shards"] = reports.table(each.worst_rows()[:_WORST], cut=False)
-    return found | dict(numbers(report))
+            details[f"{each.column}_pictures"] = shown(context, report.name, pictures)
+        details[f"{each.column}_worst_shards"] = reports.listed(each.worst_rows()[:_WORST])
+    return found | dict(numbers(report)), reports.column_tables(report) | details
 
 
 def numbers(report: "spiral.report.Report") -> Iterator[tuple[str, float]]:
@@ -136,12 +173,15 @@ def numbers(report: "spiral.report.Report") -> Iterator[tuple[str, float]]:
     if report.is_measured:
         yield "nulls", int(sum(each.get("nulls", 0) for each in counted))
         yield "NaN", int(sum(each.get("nans", 0) for each in counted))
+    skews = [(each.column, each.numbers()) for each in report.skews]
+    names = [*_FIRST, *dict.fromkeys(name for _, found in skews for name in found if name not in _FIRST)]
+    for name in names:
+        for column, found in skews:
+            if name in found:
+                yield f"{column}_{name}", float(f"{found[name]:.4g}")
     means = [(each.name, dict(each.numbers)["mean"]) for each in report.columns if "mean" in dict(each.numbers)]
     for name, mean in means[:_MEANS]:
         yield f"{name}_mean", float(f"{mean:.4g}")
-    for each in report.skews:
-        for name, value in each.numbers().items():
-            yield f"{each.column}_{name}", float(f"{value:.4g}")
 
 
 def table_schema(report: "spiral.report.Report", descriptions: Mapping[str, str] | None = None) -> dg.TableSchema:
@@ -172,7 +212,7 @@ def table_schema(report: "spiral.report.Report", descriptions: Mapping[str, str]
 
 
 def with_pictures(context: Context, of: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata in which each `spiral_stream.report.Picture` is markdown that shows it.
+    """Return metadata in which each `spiral_stream.report.Picture` is markdown that shows it; wide ones are folded.
 
     Args:
         context: of the run that shows it.
@@ -187,12 +227,27 @@ def with_pictures(context: Context, of: str, metadata: Mapping[str, Any]) -> dic
     """
     import spiral_stream as spiral
 
-    return {
-        name: shown(context, of, [(value.name, value.form, value.data)])
-        if isinstance(value, spiral.report.Picture)
-        else value
-        for name, value in metadata.items()
-    }
+    found: dict[str, Any] = {}
+    details: dict[str, Any] = {}
+    for name, value in metadata.items():
+        if not isinstance(value, spiral.report.Picture):
+            found[name] = value
+            continue
+        page = details if _pixels(value) > WIDTH + 1 else found
+        page[name] = shown(context, of, [(value.name, value.form, value.data)])
+    return folded(found, details)
+
+
+def _pixels(picture: "spiral.report.Picture") -> float:
+    """The width of a picture as a browser shows it."""
+    from PIL import Image
+
+    if picture.form != "svg":
+        return float(Image.open(BytesIO(picture.data)).width)
+    found = _SVG_WIDTH.search(picture.data[:_HEAD])
+    if found is None:
+        return float("inf")
+    return float(found[1]) * (_PX_PER_PT if found[2] == b"pt" else 1.0)
 
 
 def shown(context: Context, of: str, pictures: Sequence[tuple[str, str, bytes]]) -> dg.MetadataValue[Any]:
@@ -227,3 +282,34 @@ def shown(context: Context, of: str, pictures: Sequence[tuple[str, str, bytes]])
         else:
             lines.append(f"{words}: see the report")
     return dg.MetadataValue.md("\n\n".join(lines))
+
+
+def framed(image: "Image.Image", width: int | None = None) -> bytes:
+    """Return an image in an SVG of some width; it may be transparent, and has at most 300 kB.
+
+    Args:
+        image: of any size.
+        width: pixels; None is that of the image.
+
+    Examples:
+        >>> from PIL import Image
+        >>> from spiral_assets.pages import framed
+        >>> framed(Image.new("RGB", (400, 200)), 100)[:64]
+        b'<svg xmlns="http://www.w3.org/2000/svg" width="100" height="50"'
+    """
+    data, tried = b"", image
+    while not data or len(data) > _LARGEST:
+        for quality in _QUALITIES:
+            file = BytesIO()
+            tried.save(file, "WEBP", quality=quality)
+            data = file.getvalue()
+            if len(data) <= _LARGEST:
+                break
+        else:
+            tried = tried.resize((max(1, tried.width // 2), max(1, tried.height // 2)))
+    wide = min(width or image.width, image.width)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{round(image.height * wide / image.width)}" '
+        f'viewBox="0 0 {image.width} {image.height}"><image width="{image.width}" height="{image.height}" '
+        f'href="data:image/webp;base64,{base64.b64encode(data).decode()}"/></svg>'
+    ).encode()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import spiral_stream as spiral
 
 LOSS: Final = "loss"
+STANDS_OUT: Final = "stands_out"
 RECORD: Final = progress.RECORD
 _POINTS: Final = 200  # of a curve
 _CURVES: Final = 6  # shards of a picture
@@ -28,8 +29,8 @@ Values = dict[str, Any]
 
 def run_page(
     context: dg.AssetExecutionContext, catalog: "spiral.Catalog", name: str, folder: Path, trust: Sequence[str] = ()
-) -> dict[str, dg.MetadataValue[Any]]:
-    """Return what the page of a trained model shows of its recorded run; empty if the process recorded none.
+) -> tuple[dict[str, dg.MetadataValue[Any]], dict[str, dg.MetadataValue[Any]]]:
+    """Return what the page of a trained model shows of its recorded run, and what it folds; empty if none was recorded.
 
     Args:
         context: of the Dagster run that shows it; pictures are kept with it.
@@ -41,16 +42,18 @@ def run_page(
     Examples:
         >>> from spiral_assets.run_page import run_page
         >>> train("recorded", record="models.of_page")
-        >>> page = run_page(dg.build_asset_context(), catalog, "models.of_page", Path("recorded"))
-        >>> page["seen"].records[0].data["samples"]
-        24
+        >>> shown, details = run_page(dg.build_asset_context(), catalog, "models.of_page", Path("recorded"))
+        >>> shown["recorded_run"].value
+        'models.of_page'
+        >>> "| samples |" in details["seen"].value
+        True
     """
     begins = progress.every_begin(folder)
     if not any(begun.get("recorded") == name for begun in begins):
-        return {}
+        return {}, {}
     run = catalog.run(name, trust=trust)
     attempts = {str(begun.get("attempt")) for begun in begins}
-    shown: dict[str, dg.MetadataValue[Any]] = {
+    details: dict[str, dg.MetadataValue[Any]] = {
         "recorded_run": reports.opens(catalog.uri, f"run = catalog.run({name!r})")
     }
     parts: Sequence[Callable[[], Iterator[tuple[str, Any]]]] = (
@@ -59,8 +62,9 @@ def run_page(
         lambda: _difference(catalog, run, attempts, trust),
     )
     for part, instead in zip(parts, ("losses_by_source", "seen", "difference_to_run_before"), strict=True):
-        shown |= _read(part, instead)
-    return shown
+        details |= _read(part, instead)
+    shown = {each: details.pop(each) for each in (STANDS_OUT,) if each in details}
+    return {**shown, "recorded_run": dg.MetadataValue.text(name)}, details
 
 
 def _read(part: Callable[[], Iterator[tuple[str, Any]]], instead: str) -> dict[str, Any]:
@@ -85,16 +89,23 @@ def _losses(
     report = spiral.report.report_spikes(catalog, run)
     sources = report.outliers.sources
     rows = list(_by_source(catalog.table(table), sources))
-    yield "losses_by_source", reports.table(rows)
+    spikes, outliers = len(report.spikes), len(report.outliers.rows())
+    yield (
+        STANDS_OUT,
+        dg.MetadataValue.text(
+            f"{spikes} spike{'s' * (spikes != 1)} of loss, {outliers} outlier{'s' * (outliers != 1)} among samples"
+        ),
+    )
+    yield "losses_by_source", reports.listed([_few_digits(row) for row in rows])
     pictures = [_curves(catalog.table(table), sources, rows)]
     if len(report.spikes):
         pictures.append(report.picture())
     yield "loss_curves", pages.shown(context, run.name, [(each.name, each.form, each.data) for each in pictures])
     yield "spikes", _lines(str(report.spikes))
-    yield "outliers", reports.table(report.outliers.rows(), cut=False)
+    yield "outliers", reports.listed(report.outliers.rows())
     if report.outlier_sheet is not None and report.outlier_sheet.tiles:
-        sheet = report.outlier_sheet.encoded(".jpg")
-        yield "outlier_samples", pages.shown(context, run.name, [("outliers", "jpg", sheet)])
+        sheet = pages.framed(report.outlier_sheet.image(transparent=True))
+        yield "outlier_samples", pages.shown(context, run.name, [("outliers", "svg", sheet)])
     if report.outliers.skip is not None:
         ways = [str(report.outliers.skip), *map(str, report.outliers.filters)]
         yield "without_outliers", reports.snippet("\n".join(ways))
@@ -120,6 +131,10 @@ def _by_source(rows: "spiral.Relation", sources: Any) -> Iterator[Values]:
             LOSS: row["loss"],
             f"in epoch {last}": ended.get(key),
         }
+
+
+def _few_digits(row: Values) -> Values:
+    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
 def _shard(sources: Any, row: Values) -> str:
@@ -148,7 +163,7 @@ def _curves(rows: "spiral.Relation", sources: Any, highest: Sequence[Values]) ->
         every = curves(parts, "shard", lambda row: f"{row['stream']} {_shard(sources, row)}")
         named = [f"{row['stream']} {row['shard']}" for row in highest[:_CURVES]]
         panels["of the shards that end highest"] = {name: every[name] for name in named if name in every}
-    return spiral.report.draw_curves("loss_by_source", f"{length:,} steps", panels, across="step")
+    return spiral.report.draw_curves("loss_by_source", f"{length:,} steps", panels, across="step", width=pages.LARGE)
 
 
 def _lines(text: str) -> dg.MetadataValue[Any]:
@@ -162,7 +177,7 @@ def _seen(
 ) -> Iterator[tuple[str, Any]]:
     """Samples, tokens and passes of each stream."""
     seen = catalog.seen(run.name, trust=trust)
-    yield "seen", reports.table(seen.to_arrow().to_pylist())
+    yield "seen", reports.listed([_few_digits(row) for row in seen.to_arrow().to_pylist()])
     if seen.not_recorded:
         yield "not_recorded", dg.MetadataValue.text("; ".join(seen.not_recorded))
 

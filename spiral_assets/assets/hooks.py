@@ -11,6 +11,7 @@ from dagster.components.resolved.core_models import OpSpec
 from spiral_assets import conventions
 from spiral_assets.assets.steps import SharedSteps, StepAsset
 from spiral_assets.conventions import RESOURCE, renamed
+from spiral_assets.facts.folded import fitted
 from spiral_assets.resources import CatalogResource
 
 Results = Iterator[dg.MaterializeResult[None]]
@@ -152,7 +153,8 @@ class Hooks:
             def run(context: dg.AssetExecutionContext, catalog: CatalogResource) -> Any:
                 return body(context, catalog=catalog, **more)
 
-            yield from self.execute(context, catalog, replace(props, spec=spec, body=run))
+            for result in self.execute(context, catalog, replace(props, spec=spec, body=run)):
+                yield fitted(result)
 
         return step
 

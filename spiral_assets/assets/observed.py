@@ -11,6 +11,7 @@ import dagster as dg
 
 from spiral_assets import pages
 from spiral_assets.facts import reports
+from spiral_assets.facts.folded import DETAILS, table_in
 from spiral_assets.facts.learned import REST, Judged, Learned, Observation, distinct, judged
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _COLUMNS: Final = 100  # of a relation whose values are looked at
 _PAGE: Final = 50  # materializations that are read at once
 _PAGES: Final = 20
 _PANELS: Final = 6  # of the chart
+_FEW_PANELS: Final = 3  # where it is small
 _LISTED: Final = 11  # values in the table
 _NAMED: Final = 3  # values in the description
 _JPEG: Final = "image/jpeg-ref"
@@ -99,8 +101,8 @@ def looked_at(
     report: "spiral.report.Report",
     values: Counted,
     options: Learned,
-) -> tuple[dict[str, Any], dg.AssetCheckResult]:
-    """Return what the page of the statistics shows of the last registrations, and what the check says of this one.
+) -> tuple[dict[str, Any], dict[str, Any], dg.AssetCheckResult]:
+    """Return what the page of the statistics shows of the last registrations, what it folds, and what the check says.
 
     Args:
         context: of the run that measured it.
@@ -113,12 +115,19 @@ def looked_at(
     number = before[-1].number + 1 if before else 0
     shown = distinct([*before, Observation(number, report.data_version, values)])
     found = judged(shown, options)
-    metadata: dict[str, Any] = {OBSERVED: dg.MetadataValue.json(values)}
+    rows = [{"kind": kind, "value": name, "measured": each} for kind in values for name, each in values[kind].items()]
+    details: dict[str, Any] = {OBSERVED: reports.listed(rows, len(rows))}
     chart = {}
     if len(shown) > 1:
-        picture = _chart(found, len(shown), options)
-        chart = {"last_registrations": pages.shown(context, report.name, [(picture.name, picture.form, picture.data)])}
-    return metadata | chart, _result(key, found, len(shown) - 1, options, chart)
+        pictures = {
+            name: _chart(name, found, len(shown), options, width)
+            for name, width in (("last_registrations", pages.SMALL), ("registrations", pages.LARGE))
+        }
+        drawn = {name: pages.shown(context, report.name, [(p.name, p.form, p.data)]) for name, p in pictures.items()}
+        chart, large = ({name: drawn[name]} for name in pictures)
+        details = large | details
+    in_check = {"last_registrations": details["registrations"]} if chart else {}  # a check shows it in a dialog
+    return chart, details, _result(key, found, len(shown) - 1, options, in_check)
 
 
 def _result(
@@ -165,24 +174,28 @@ def _row(one: Judged) -> dict[str, Any]:
     }
 
 
-def _chart(found: Sequence[Judged], registrations: int, options: Learned) -> "spiral.report.Picture":
+def _chart(
+    name: str, found: Sequence[Judged], registrations: int, options: Learned, width: int
+) -> "spiral.report.Picture":
     """Draw the values that are farthest from their medians, with the limits that each registration had."""
     import spiral_stream as spiral
 
     drawn = [*found[:1], *(each for each in found[1:] if each.kind != "rows")]
     rows = [each for each in found if each.kind == "rows"]
-    drawn = list({(each.kind, each.name): each for each in [*rows, *drawn]}.values())[:_PANELS]
+    drawn = list({(each.kind, each.name): each for each in [*rows, *drawn]}.values())
+    drawn = drawn[: _FEW_PANELS if width < pages.LARGE else _PANELS]
     panels = {each.name: dict(_curves(each, registrations)) for each in drawn}
     far = sorted(
         {1 + at - registrations for each in drawn for at, value, band in each.course if band and not band.holds(value)}
     )
     return spiral.report.draw_curves(
-        "last_registrations",
+        name,
         f"The last {registrations} registrations, limits learned from {options.last} before each",
         panels,
         across="registrations before the latest",
         marks=far,
         marked="a value out of its limits",
+        width=width,
     )
 
 
@@ -198,12 +211,20 @@ def _observation(record: dg.EventLogRecord) -> Observation | None:
     made = record.asset_materialization
     if made is None:
         return None
-    said = made.metadata.get(OBSERVED)
-    values: Any = None if said is None else said.value
+    said = made.metadata.get(OBSERVED)  # of an earlier version
+    values: Any = _listed(made.metadata.get(DETAILS)) if said is None else said.value
     if not isinstance(values, Mapping):  # measured before limits were learned
         rows = made.metadata.get(_ROWS)
         values = {} if rows is None else {"rows": {"rows": float(rows.value)}}  # type: ignore[arg-type]  # a number
     return Observation(record.storage_id, (made.tags or {}).get(_VERSION_TAG, ""), values)
+
+
+def _listed(page: Any) -> Counted | None:
+    """The values that a folded page lists; None where it lists none."""
+    found: Counted = {}
+    for row in [] if page is None else table_in(str(page.value), OBSERVED):
+        found.setdefault(row["kind"], {})[row["value"]] = float(row["measured"])
+    return found or None
 
 
 def _nulls(columns: "Sequence[spiral.report.ColumnSummary]") -> Iterator[tuple[str, float]]:

@@ -16,6 +16,7 @@ import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from spiral_assets.conventions import renamed
+from spiral_assets.facts.folded import fitted
 from spiral_assets.facts.rules import Rule
 from spiral_assets.resources import CatalogResource
 
@@ -63,7 +64,7 @@ class StepAsset:
             return []
         result = self.body(context, catalog)
         if is_made:
-            yield result._replace(asset_key=key, check_results=[])
+            yield fitted(result)._replace(asset_key=key, check_results=[])
         found = [each for each in result.check_results or () if each.check_name in checks]
         return [each._replace(asset_key=key) for each in found]
 

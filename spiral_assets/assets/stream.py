@@ -13,6 +13,7 @@ from spiral_assets.checks import explain_check
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import TRAINING_TEAM, Deps
 from spiral_assets.facts import lineage, reports
+from spiral_assets.facts.folded import OPENED
 from spiral_assets.named import Plan
 from spiral_assets.reading.code_references import with_code
 from spiral_assets.resources import CatalogResource
@@ -75,7 +76,7 @@ def stream_asset(
         >>> streams = [SavedStream("photos-train", plan)]
         >>> asset = stream_asset("photos", streams=streams, deps=["caches/photos"], description="Photos.")
         >>> run(asset)["open_it"]
-        '...stream = catalog.open_stream("photos-train", epoch=0)...'
+        '...stream = catalog.open_stream(...photos-train...'
     """
     spec = dg.AssetSpec(
         key=conventions.stream_key(name),
@@ -139,12 +140,12 @@ def _saved(
     return dg.MaterializeResult(
         data_version=dg.DataVersion(":".join([*(stream.fingerprint for stream in prepared), *versions])),
         metadata={
-            "explain": dg.MetadataValue.md(explained.to_markdown()),
-            "fingerprint": train.fingerprint,
+            "open_it": reports.opens(catalog, f'stream = catalog.open_stream("{name}", epoch=0)'),
+            "explain": dg.MetadataValue.md(explained.to_markdown().ljust(OPENED, "\n")),
+            "warnings": len(explained.to_dict()["warnings"]),
             "dagster/row_count": train.rows,
             "dagster/table_name": name,
             **metadata,
-            "warnings": len(explained.to_dict()["warnings"]),
-            "open_it": reports.opens(catalog, f'stream = catalog.open_stream("{name}", epoch=0)'),
+            "fingerprint": train.fingerprint,
         },
     )

@@ -16,6 +16,7 @@ from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.assets.training_process import run_training
 from spiral_assets.caching import TRUSTED
 from spiral_assets.conventions import TRAINING_TEAM, Deps
+from spiral_assets.facts.folded import folded
 from spiral_assets.launching.fields import FIELD, chosen, config_with_launcher, launcher_of, split_config
 from spiral_assets.launching.following import LaunchedJob, claimed, follow
 from spiral_assets.launching.records import digest_of
@@ -141,9 +142,11 @@ def training_asset(
         given = ("--folder", str(folder), "--catalog", catalog.uri, *_options(options))
         env = {**PATIENT, RECORD: run}
 
-        def page(*, over: bool) -> dict[str, dg.MetadataValue[Any]]:
-            recorded = run_page(context, catalog.open(), run, folder, trusted) if over and run else {}
-            return {**model_page(context, folder, streams), **recorded}
+        def page(*, over: bool, reported: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+            recorded, more = run_page(context, catalog.open(), run, folder, trusted) if over and run else ({}, {})
+            shown, details = model_page(context, folder, streams)
+            curve = {name: shown.pop(name) for name in ("curve",) if name in shown}
+            return folded({**curve, **recorded, **reported, **shown}, {**details, **more})
 
         with _observed(context, key, page):
             if job is None:
@@ -151,7 +154,7 @@ def training_asset(
             else:
                 ended = follow(context, job, [*start(job.launcher.interpreter), *given], env)
         done = ended.get_materialize_result()
-        metadata = {**page(over=True), **(done.metadata or {}), **({} if job is None else job.facts)}
+        metadata = page(over=True, reported={**(done.metadata or {}), **({} if job is None else job.facts)})
         return dg.MaterializeResult(
             metadata=metadata,
             check_results=_declared(context, checks, done.check_results or ()),

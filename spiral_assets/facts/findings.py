@@ -1,7 +1,7 @@
 """What checks find in a relation's statistics and in its import, and the advice that applies. None of it blocks."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
@@ -10,6 +10,7 @@ from spiral_assets.facts import reports
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
+_NAMED: Final = 3  # findings in a description
 _UNMEASURED = "no statistics yet; materialize shard_stats"
 
 
@@ -45,9 +46,15 @@ def missing(catalog: "spiral.Catalog", relation: str, limit: float, limits: Mapp
     texts = [f"{row['share']:.1%} of {row['column']} are {row['what']} (limit {row['limit']:.1%})" for row in rows]
     return warned(
         passed=not rows,
-        description="; ".join(texts) or f"{len(report.columns)} columns are within their limits",
+        description=_few(texts) or f"{len(report.columns)} columns are within their limits",
         metadata={"above_limit": reports.table(rows)},
     )
+
+
+def _few(texts: Sequence[str]) -> str:
+    """The first of some findings, and how many more there are."""
+    more = [f"and {len(texts) - _NAMED:,} more"] if len(texts) > _NAMED else []
+    return "; ".join([*texts[:_NAMED], *more])
 
 
 def mixed(catalog: "spiral.Catalog", relation: str, column: str, limit: float) -> dg.AssetCheckResult:

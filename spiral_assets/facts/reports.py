@@ -1,19 +1,24 @@
 """Facts about relations in the form that Dagster shows: schemas and tables."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
+
+from spiral_assets.facts.folded import LISTED, ROWS, markdown_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     import spiral_stream as spiral
 
-ROWS: Final = 20  # a longer table is rendered whole and pushes everything else off the page
 COLUMNS: Final = 60  # of a relation that are listed
 CELL: Final = 40  # characters: six such columns fit a page
 SEMANTIC: Final = b"spiral:semantic"
+_LINE: Final = 34  # characters of code that a page shows in a window of 1,280 pixels
+_SAMPLES: Final = 3  # rows beside each other
+_CALL: Final = re.compile(r"(.*\()(.+)\)")
 
 
 def column_types(schema: "pa.Schema") -> Iterator[tuple[str, str]]:
@@ -46,7 +51,7 @@ def table(
 
 
 def column_tables(report: "spiral.report.Report") -> dict[str, Any]:
-    """Return tables of a relation's columns, of as many cells as a page shows without a scroll bar."""
+    """Return tables of a relation's columns in Markdown, of as many cells as a folded page shows without a scroll bar."""
     rows = [each.cells() for each in report.columns if each.nulls is not None]
     tables = {
         "columns": ("column", "histogram", "nulls", "NaN", "distinct"),
@@ -54,14 +59,42 @@ def column_tables(report: "spiral.report.Report") -> dict[str, Any]:
         "spread": ("column", "quartiles", "most frequent"),
     }
     return {
-        key: table([{name: row[name] for name in names} for row in rows], COLUMNS, cut=False)
-        for key, names in tables.items()
+        key: listed([{name: row[name] for name in names} for row in rows], COLUMNS) for key, names in tables.items()
     }
 
 
+def listed(rows: Sequence[Mapping[str, Any]], most: int = LISTED) -> dg.MarkdownMetadataValue:
+    """Return a table for a folded page.
+
+    Args:
+        rows: with the same names.
+        most: rows that are shown.
+    """
+    return dg.MetadataValue.md(markdown_table(rows, most))
+
+
+def sample_table(samples: Sequence[Mapping[str, Any]]) -> dg.MarkdownMetadataValue:
+    """Return sample rows as a table for a folded page: a line per column, so that a wide relation fits too.
+
+    Args:
+        samples: rows as texts, of the same columns.
+    """
+    few = samples[:_SAMPLES]
+    names = list(few[0]) if few else []
+    return listed(
+        [{"column": name, **{f"row {k + 1}": row[name] for k, row in enumerate(few)}} for name in names], len(names)
+    )
+
+
 def snippet(code: str) -> dg.MarkdownMetadataValue:
-    """Return Python code to copy."""
-    return dg.MetadataValue.md(f"```python\n{code}\n```")
+    """Return Python code to copy, in lines that a page has room for where that is possible."""
+    return dg.MetadataValue.md(f"```python\n{chr(10).join(map(_short_line, code.splitlines()))}\n```")
+
+
+def _short_line(line: str) -> str:
+    """Write the arguments of a long call in a line of their own."""
+    found = _CALL.fullmatch(line)
+    return line if found is None or len(line) <= _LINE else f"{found[1]}\n    {found[2]}\n)"
 
 
 def opens(catalog: str, code: str) -> dg.MarkdownMetadataValue:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from spiral_assets import pages
 from spiral_assets.facts import reports
 from spiral_assets.plans import text as plans
 
@@ -32,7 +33,7 @@ def token_lengths(catalog: "spiral.Catalog") -> tuple[str, dict[str, Any]]:
         "tokens": int(every.sum()),
         "streams": reports.table(rows),
         "lengths": reports.table(_quantiles(lengths)),
-        "documents_by_length": _histogram("all", every),
+        "documents_by_length": _histogram("all", every, pages.SMALL),
         **{f"{stream}_by_length": _histogram(stream, found) for stream, found in lengths.items()},
         "above_budget": int((every > plans.BUDGET).sum()),
         "empty": sum(row["empty"] for row in rows),
@@ -76,7 +77,7 @@ def _quantiles(lengths: "dict[str, NDArray[np.int64]]") -> list[dict[str, Any]]:
     ]
 
 
-def _histogram(stream: str, lengths: "NDArray[np.int64]") -> "spiral.report.Picture":
+def _histogram(stream: str, lengths: "NDArray[np.int64]", width: int = pages.LARGE) -> "spiral.report.Picture":
     """Draw documents by the power of two at or below their length; empty ones count in the first bar."""
     import numpy as np
 
@@ -91,4 +92,5 @@ def _histogram(stream: str, lengths: "NDArray[np.int64]") -> "spiral.report.Pict
         list(zip(names, counts, strict=True)),
         across="tokens, from this number to the next",
         up="documents",
+        width=width,
     )

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from spiral_assets import pages
 from spiral_assets.facts import reports
 from spiral_assets.plans import video as plans
 
@@ -70,6 +71,7 @@ def _lengths(counts: list[int]) -> "spiral.report.Picture":
         list(zip(names, counts, strict=True)),
         across="seconds, from this number to the next",
         up="segments",
+        width=pages.SMALL,
     )
 
 
@@ -88,5 +90,6 @@ def _counted(name: str, values: list[Any]) -> dict[str, Any]:
         [(str(row[name]), row["files"]) for row in rows],
         across=words,
         up="files",
+        width=pages.LARGE,
     )
     return {name: reports.table(rows), f"files_by_{name}": picture}

@@ -15,7 +15,9 @@ from spiral_assets.corpora import images
 from spiral_assets.corpora.drawing import Painter
 from spiral_assets.corpora.images import DrawnImages, write_image_relation
 from spiral_assets.definitions import defs
+from spiral_assets.facts.folded import ROWS
 from spiral_stream.report import ColumnSkew
+from tests.fixtures.folded_pages import everything, faults
 
 IMAGES = 60
 SHARDS = 3
@@ -104,9 +106,28 @@ class Place:
         one = dg.define_asset_job("part", wanted)
         whole = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[one]))
         chosen = whole.resolve_job_def("part" if keys or checks is not None else job)
-        return chosen.execute_in_process(
+        result = chosen.execute_in_process(
             instance=self.instance, run_config=config, run_id=run_id, raise_on_error=False, **(partitions or {})
         )
+        need_pages(result)
+        return result
+
+
+def need_pages(result: dg.ExecuteInProcessResult) -> None:
+    """Whatever was materialized has a page on which all is seen, and so has each check."""
+    wrong = [
+        f"{event.asset_key.to_user_string()}: {fault}"
+        for event in result.get_asset_materialization_events()
+        if event.asset_key is not None
+        for fault in faults(event.materialization.metadata)
+    ]
+    wrong += [
+        f"{each.check_name}: {name} has {len(value.records)} rows"
+        for each in result.get_asset_check_evaluations()
+        for name, value in each.metadata.items()
+        if isinstance(value, dg.TableMetadataValue) and len(value.records) > ROWS
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def metadata(result: dg.ExecuteInProcessResult, key: str) -> dict[str, Any]:
@@ -117,7 +138,7 @@ def metadata(result: dg.ExecuteInProcessResult, key: str) -> dict[str, Any]:
         if event.asset_key == dg.AssetKey(key.split("/"))
     ]
     assert len(found) == 1, f"{key}: {len(found)} materializations"
-    return {name: value.value for name, value in found[0].metadata.items()}
+    return everything(found[0].metadata)
 
 
 def data_version(place: Place, key: str) -> str:

@@ -15,6 +15,7 @@ from spiral_assets.assets import Named, SavedStream, cache_asset, stream_asset, 
 from spiral_assets.checks import cache_check, identity_check, schema_check
 from spiral_assets.resources import CatalogResource, RunsResource
 from tests.assets.conftest import emptied
+from tests.fixtures.folded_pages import everything
 
 ROWS = 6
 PHOTOS = "shop.photos"
@@ -124,7 +125,7 @@ def only(asset: dg.AssetsDefinition) -> dg.AssetSelection:
 
 def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     (event,) = result.get_asset_materialization_events()
-    return {name: value.value for name, value in event.materialization.metadata.items()}
+    return everything(event.materialization.metadata)
 
 
 def test_a_cache_is_built_once_and_its_fingerprint_is_its_code_version(catalog: spiral.Catalog, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import spiral_stream as spiral
 from spiral_assets.assets import Named, recall_check, vector_index_asset, vector_index_assets
 from spiral_assets.resources import CatalogResource, LanceDBResource, standard_resources
 from spiral_assets.yaml_definitions import definitions_from
+from tests.fixtures.folded_pages import everything
 
 pytest.importorskip("lancedb")
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")
@@ -43,7 +44,7 @@ def built(folder: Path, instance: dg.DagsterInstance, definitions: dg.Definition
 
 def metadata(done: dg.ExecuteInProcessResult) -> dict[str, Any]:
     (event,) = done.get_asset_materialization_events()
-    return {name: each.value for name, each in event.materialization.metadata.items()}
+    return everything(event.materialization.metadata)
 
 
 def test_an_index_grows_with_its_data_and_says_its_recall(tmp_path: Path, instance: dg.DagsterInstance) -> None:

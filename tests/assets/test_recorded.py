@@ -17,6 +17,7 @@ from spiral_assets.resources import CatalogResource, RunsResource, standard_reso
 from spiral_assets.training.run import TrainingRun
 from spiral_assets.yaml_definitions import definitions_from
 from tests.fixtures import warm
+from tests.fixtures.folded_pages import everything
 
 ROWS, BATCH, STEPS = 96, 8, 30  # 12 steps an epoch
 WRONG = 17  # its label is far off
@@ -118,7 +119,7 @@ def line(tmp_path: Path, *, kill_at: int = 0, record: bool = True) -> dg.AssetsD
 
 def page(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     (made,) = result.get_asset_materialization_events()
-    return {name: value.value for name, value in made.materialization.metadata.items()}
+    return everything(made.materialization.metadata)
 
 
 def test_a_killed_and_retried_training_is_one_trained_branch_and_its_page_shows_the_run(
@@ -152,9 +153,9 @@ def test_a_killed_and_retried_training_is_one_trained_branch_and_its_page_shows_
     assert rows["step"].to_pylist() == [step for step in range(STEPS) for _ in range(BATCH)]
     assert set(rows["attempt"].to_pylist()) == {killed.name, retried.name}
 
-    assert [row.data["samples"] for row in first["seen"].records] == [STEPS * BATCH]
-    assert first["outliers"].records[0].data["sample_id"] == f"s{WRONG}"
-    sources = [row.data for row in first["losses_by_source"].records]
+    assert [row["samples"] for row in first["seen"]] == [STEPS * BATCH]
+    assert first["outliers"][0]["sample_id"] == f"s{WRONG}"
+    sources = first["losses_by_source"]
     assert sources[0]["shard"] == "f0"
     assert sum(row["samples"] for row in sources) == STEPS * BATCH
     assert "loss_by_source" in first["loss_curves"]

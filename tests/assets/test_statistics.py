@@ -26,17 +26,16 @@ def test_statistics_are_counted_shown_and_kept_for_explain(
 
     assert facts["dagster/row_count"] == WHOLE
     assert facts["storage_shards"] == SHARDS
-    for name, value in facts.items():
-        if hasattr(value, "records"):
-            assert len(value.records) <= 50, name
-    page = Path(facts["report"])
+    page = Path(facts["the whole report"])
     assert page.is_relative_to(place.root / "catalog")
     assert "label_id" in page.read_text()
     assert facts["label_id_pictures"]
     catalog = spiral.connect(str(place.root / "catalog"))
     skew = catalog.skew(plans.RELATION, "label_id")
     assert skew is not None
-    numbers = [value for name, value in facts.items() if name.startswith("label_id_") and isinstance(value, float)]
+    numbers = [
+        value for name, value in facts.items() if name.startswith("label_id_") and isinstance(value, int | float)
+    ]
     assert float(f"{max(skew.distance):.4g}") in numbers
 
 

@@ -19,6 +19,7 @@ from spiral_assets.demo.proof import prove
 from spiral_assets.plans import text as plans
 from spiral_stream.transforms.text import splitting
 from tests.assets.conftest import CHARACTERS, Place, built_on, copied, data_version, evaluations, metadata
+from tests.fixtures.folded_pages import rows_of
 
 RELATIONS = [f"catalog/text/{name}_documents" for name in plans.RELATIONS]
 TOKENIZER = "tokenizers/llama_tokenizer"
@@ -90,7 +91,7 @@ def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothi
     tokenizer = metadata(result, TOKENIZER)
     assert tokenizer["digest"] == data_version(place, TOKENIZER) == catalog(place).tokenizer(plans.TOKENIZER).digest
     facts = metadata(result, LENGTHS)
-    told = {record.data["stream"]: record.data for record in facts["streams"].records}
+    told = {row["stream"]: row for row in rows_of(facts["streams"])}
     for name, cache in zip(plans.RELATIONS, CACHES, strict=True):
         counted = lengths(place, name)
         built = metadata(result, cache)
@@ -105,10 +106,6 @@ def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothi
         texts = collected(place)[name].to_table(columns=["text"])["text"].to_pylist()
         assert told[name]["empty"] == texts.count("")
     assert facts["tokens"] == sum(row["tokens"] for row in told.values())
-    for name, value in facts.items():
-        if hasattr(value, "records"):
-            assert len(value.records) <= 50, name
-            assert len(value.schema.columns) <= 6, name
 
     versions = [data_version(place, key) for key in (*RELATIONS, TOKENIZER, *CACHES, LENGTHS)]
     monkeypatch.setattr(spiral.report, "draw_bars", lambda *_, **__: "drawn the first time")
@@ -211,7 +208,7 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     facts = metadata(result, MODEL)
     assert facts["processes"] == 2
     assert (facts["steps"], facts["tokens_per_s"] > 0) == (STEPS, True)
-    assert [record.data["step"] for record in facts["progress"].records][-1] == STEPS
+    assert facts["progress"][-1]["step"] == STEPS
     assert evaluations(result)["beats_chance"].severity.value == "WARN"
     assert facts["loss"] < facts["chance"]
     result_file = json.loads((Path(facts["checkpoint"]) / "result.json").read_text())

@@ -13,6 +13,7 @@ import spiral_stream as spiral
 from spiral_assets.assets import training_asset
 from spiral_assets.resources import CatalogResource, RunsResource
 from spiral_assets.training.seen import samples_seen
+from tests.fixtures.folded_pages import everything
 
 ROWS, BATCH, STEPS = 66, 4, 20  # 16 batches: 8 steps of two ranks an epoch, and the last rows of it are dropped
 SCRIPT = """
@@ -113,20 +114,20 @@ def test_a_killed_rank_or_launcher_is_retried_and_the_page_has_the_whole_run(
         assert result.success
         assert [event.event_type_value for event in result.all_events].count("STEP_UP_FOR_RETRY") == 1
         (made,) = result.get_asset_materialization_events()
-        facts: dict[str, Any] = {name: value.value for name, value in made.materialization.metadata.items()}
+        facts: dict[str, Any] = everything(made.materialization.metadata)
         key = dg.AssetKey(["models", "line"])
         observed = instance.fetch_observations(key, limit=5).records
 
     assert (facts["steps"], facts["ranks"], facts["processes"], facts["epochs"]) == (STEPS, 2, 2, 3)
-    seen = list(samples_seen(catalog, facts["samples_seen"]))
+    seen = list(samples_seen(catalog, json.loads(Path(facts["checkpoint"], "result.json").read_text())["samples_seen"]))
     assert [samples for _, _, samples in seen] == delivered(Path(facts["checkpoint"]))
     assert len(seen) == 2 * STEPS
-    rows = [row.data for row in facts["progress"].records]
+    rows = facts["progress"]
     assert rows[-1]["step"] == STEPS
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert facts["samples_per_s"] > 0
     assert facts["weight"] > 0
     picture = Path(facts["checkpoint"]) / "training_curve.svg"
     assert b"<svg" in picture.read_bytes()[:1000]
-    assert re.search(r"!\[training_curve\]\(/logs/", facts["curve"])
+    assert re.search(r"!\[training_curve\]\(/logs/", facts["large_curve"])
     assert len(observed) == 1  # of the try that failed

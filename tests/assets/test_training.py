@@ -73,11 +73,11 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     assert (facts["final_cursor"]["epoch"], facts["final_cursor"]["batch"]) == (EPOCHS, 0)
     assert facts["steps_per_epoch"] == 3
     assert facts["samples_per_s"] > 0
-    rows = [record.data for record in facts["progress"].records]
+    rows = facts["progress"]
     assert [row["step"] for row in rows] == list(range(1, EPOCHS * 3 + 1))  # of both processes
     assert [row["epoch"] for row in rows] == [epoch for epoch in range(EPOCHS) for _ in range(3)]
     assert facts["bound_by"] in {"compute", "data (fetch)", "data (transform)"}
-    assert facts["stream"] == dg.AssetKey(["streams", "images"])
+    assert facts["stream"] in (dg.AssetKey(["streams", "images"]), "streams/images")
     assert Path(facts["ledger"]) == ledger
     assert evaluations(result)["beats_chance"].severity.value == "WARN"
 

@@ -1,8 +1,7 @@
-"""The webserver serves the pictures of a relation's page, and a browser shows them without a click."""
+"""The webserver serves the pictures of a relation's page; a browser shows all that fits, and the rest in a dialog."""
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -16,10 +15,14 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
-from tests.e2e.test_ui import BROWSER, QUIET, START_S
+from spiral_assets.facts.folded import MOST
+from tests.e2e.test_ui import START_S
+from tests.fixtures.browser import browser
 from tests.fixtures.dev_server import ended, started
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+ROW = "each.innerText.includes('storage_shards')"
+TABLE = f"[...document.querySelectorAll('table')].find(each => {ROW})"
 LOCATION = """
 import dagster as dg
 
@@ -82,7 +85,7 @@ def test_pictures_are_served_as_pictures(place: tuple[str, Path], monkeypatch: p
         event = instance.get_latest_materialization_event(dg.AssetKey("rows"))
     assert event is not None
     assert event.asset_materialization is not None
-    text = str(event.asset_materialization.metadata["label_pictures"].value)
+    text = str(event.asset_materialization.metadata["details"].value)
     paths = re.findall(r"\]\((/logs/[^)]+)\)", text)
 
     assert len(paths) == 4
@@ -92,19 +95,20 @@ def test_pictures_are_served_as_pictures(place: tuple[str, Path], monkeypatch: p
             assert b"<svg" in answer.read(1000)
 
 
-def test_a_browser_shows_the_pictures_on_the_page(place: tuple[str, Path], tmp_path: Path) -> None:
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.skip("no chromium on the path")
+def test_a_browser_shows_what_fits_the_page_and_the_pictures_in_a_dialog(
+    place: tuple[str, Path], tmp_path: Path
+) -> None:
     address, _ = place
-    done = subprocess.run(
-        [browser, *BROWSER, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"{address}/assets/rows"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r'<img[^>]+src="/logs/[^"]+/svg"', done.stdout)) == 4
-    assert "one folder per class" in done.stdout
+    with browser(tmp_path) as page:
+        for width in (1280, 1920):
+            page.open(f"{address}/assets/rows", width)
+            page.until(f"[...document.querySelectorAll('table')].some(each => {ROW})")
+            wide = page.value(f"(t => [t.offsetWidth, t.parentElement.clientWidth])({TABLE})")
+            assert wide[0] <= wide[1]  # nothing is pushed out of sight
+            assert "one folder per class" in page.value("document.body.innerText")
+            assert page.value(f"{TABLE}.tBodies[0].rows.length") <= MOST
+            page.value(
+                f"[...{TABLE}.querySelectorAll('*')].filter(each => each.innerText === '[Show Markdown]').pop().click()"
+            )
+            shown = "[...document.images].filter(each => each.src.includes('/logs/') && each.naturalWidth > 0).length"
+            page.until(f"{shown} === 4")

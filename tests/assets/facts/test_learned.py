@@ -17,6 +17,7 @@ from spiral_assets.assets.observed import CHECK, OBSERVED
 from spiral_assets.facts.learned import LEAST, REST, Band, Observation, band_of, distinct, judged
 from spiral_assets.resources import CatalogResource
 from spiral_stream.report import ColumnSkew
+from tests.fixtures.folded_pages import everything
 from tests.stream.report.test_samples import picture
 
 KINDS = st.sampled_from(sorted(LEAST))
@@ -165,7 +166,7 @@ def page(run: dg.ExecuteInProcessResult) -> dict[str, Any]:
     (found,) = [
         each.materialization for each in run.get_asset_materialization_events() if each.asset_key.path[0] == "stats"
     ]
-    return {name: value.value for name, value in found.metadata.items()}
+    return everything(found.metadata)
 
 
 @pytest.fixture(autouse=True)
@@ -196,8 +197,10 @@ def test_what_a_night_is_like_is_learned_and_one_that_is_not_is_told(tmp_path: P
         assert {"rows", "bytes of text", "label=cat", "label=owl"} <= rows
         assert len(table) <= LONGEST_TABLE
         shown = page(odd)
-        assert shown[OBSERVED]["sizes"] == {"width of image_ref": 40.0, "height of image_ref": 20.0}
-        assert shown[OBSERVED]["nulls"]["score is NaN"] == 0
+        observed = {(row["kind"], row["value"]): row["measured"] for row in shown[OBSERVED]}
+        assert observed["sizes", "width of image_ref"] == 40
+        assert observed["sizes", "height of image_ref"] == 20
+        assert observed["nulls", "score is NaN"] == 0
         (drawn,) = [each for each in (tmp_path / "storage").rglob("*.svg") if b"registrations" in each.read_bytes()][
             -1:
         ]

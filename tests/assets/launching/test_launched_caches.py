@@ -17,6 +17,7 @@ from PIL import Image
 import spiral_stream as spiral
 from spiral_assets.assets import Named, cache_asset
 from spiral_assets.resources import CatalogResource, RunsResource
+from tests.fixtures.folded_pages import everything
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`"),
@@ -46,7 +47,7 @@ def built(shop: Path, instance: dg.DagsterInstance, launcher: Any, name: str = "
     result = dg.materialize([asset], instance=instance, resources=resources)
     (made,) = result.get_asset_materialization_events()
     tags = made.materialization.tags or {}
-    facts = {entry: value.value for entry, value in made.materialization.metadata.items()}
+    facts = everything(made.materialization.metadata)
     return {**facts, "data_version": tags["dagster/data_version"]}
 
 

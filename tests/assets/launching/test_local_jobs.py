@@ -23,6 +23,7 @@ from spiral_assets.launching.local import LocalLauncher
 from spiral_assets.launching.records import JobRecords
 from spiral_assets.resources import RunsResource
 from tests.fixtures import far_jobs
+from tests.fixtures.folded_pages import everything
 
 # Dagster's own Pipes session uses a preview feature and a deprecated name of Dagster's; nothing here can avoid it.
 pytestmark = [
@@ -89,7 +90,7 @@ def trained(place: Path, instance: dg.DagsterInstance, launcher: Any = LOCAL, **
 
 def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     (made,) = result.get_asset_materialization_events()
-    return {name: value.value for name, value in made.materialization.metadata.items()}
+    return everything(made.materialization.metadata)
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:

@@ -63,7 +63,7 @@ def test_the_code_on_a_models_page_replays_from_the_catalog_of_the_run(
     catalog: spiral.Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     delivered = train(catalog, tmp_path / "run", 7)
-    page = model_page(dg.build_asset_context(), tmp_path / "run")
+    _, page = model_page(dg.build_asset_context(), tmp_path / "run")
     code = re.sub(r"```\w*", "", str(page["replay"].value))
 
     monkeypatch.setenv("SPIRAL_CATALOG", str(tmp_path / "another"))
