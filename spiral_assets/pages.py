@@ -294,7 +294,7 @@ def framed(image: "Image.Image", width: int | None = None) -> bytes:
     Examples:
         >>> from PIL import Image
         >>> from spiral_assets.pages import framed
-        >>> framed(Image.new("RGB", (400, 200)), 100)[:64]
+        >>> framed(Image.new("RGB", (400, 200)), 100)[:63]
         b'<svg xmlns="http://www.w3.org/2000/svg" width="100" height="50"'
     """
     data, tried = b"", image
