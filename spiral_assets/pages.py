@@ -64,7 +64,10 @@ def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def relation_page(
-    context: Context, report: "spiral.report.Report", descriptions: Mapping[str, str] | None = None
+    context: Context,
+    report: "spiral.report.Report",
+    descriptions: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what the page of a registered relation shows: how to open it, its schema, some samples, its size.
 
@@ -72,25 +75,13 @@ def relation_page(
         context: of the run that shows it; pictures are kept with it.
         report: from `spiral_stream.report.report_relation`.
         descriptions: column -> its meaning, where the relation itself says none.
+        more: entries that are shown too.
 
     Examples:
         >>> from spiral_assets.pages import relation_page
         >>> report = spiral.report.report_relation(catalog, "shop.photos", samples=2)
         >>> relation_page(dg.build_asset_context(), report)["dagster/row_count"]
         24
-    """
-    return folded(*relation_entries(context, report, descriptions))
-
-
-def relation_entries(
-    context: Context, report: "spiral.report.Report", descriptions: Mapping[str, str] | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the page of a registered relation shows, and what it folds.
-
-    Args:
-        context: of the run that shows it.
-        report: of the relation.
-        descriptions: column -> its meaning, where the relation itself says none.
     """
     found: dict[str, Any] = {
         "open_it": reports.snippet(report.snippet.strip()),
@@ -114,10 +105,15 @@ def relation_entries(
         if report.sheet.faults:
             found["cannot_be_decoded"] = len(report.sheet.faults)
             details["what cannot be decoded"] = reports.listed([{"sample": each} for each in report.sheet.faults])
-    return found, details
+    return folded({**found, **(more or {})}, details)
 
 
-def statistics_page(context: Context, report: "spiral.report.Report") -> dict[str, Any]:
+def statistics_page(
+    context: Context,
+    report: "spiral.report.Report",
+    first: Mapping[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return what the page of a relation's statistics shows: its columns, and how labels and origins are spread.
 
     The same as one HTML page is written beside the catalog.
@@ -125,6 +121,8 @@ def statistics_page(context: Context, report: "spiral.report.Report") -> dict[st
     Args:
         context: of the run that shows it; pictures are kept with it.
         report: from `spiral_stream.report.report_relation`.
+        first: entries that are shown before the others.
+        details: entries that are folded too.
 
     Examples:
         >>> from spiral_assets.pages import statistics_page
@@ -132,19 +130,9 @@ def statistics_page(context: Context, report: "spiral.report.Report") -> dict[st
         >>> statistics_page(dg.build_asset_context(), report)["storage_shards"]
         2
     """
-    return folded(*statistics_entries(context, report))
-
-
-def statistics_entries(context: Context, report: "spiral.report.Report") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the page of a relation's statistics shows, and what it folds.
-
-    Args:
-        context: of the run that shows it.
-        report: of the relation.
-    """
     page = report.save()
     found: dict[str, Any] = {"dagster/row_count": report.rows, "storage_shards": report.shards}
-    details: dict[str, Any] = {"the whole report": dg.MetadataValue.path(str(page))}
+    folds: dict[str, Any] = {"the whole report": dg.MetadataValue.path(str(page))}
     if report.notes:
         found["notes"] = dg.MetadataValue.md("\n".join(f"* {note}" for note in report.notes))
     for each in report.skews:
@@ -152,12 +140,15 @@ def statistics_entries(context: Context, report: "spiral.report.Report") -> tupl
         found[f"{each.column}_skew"] = dg.MetadataValue.md(
             f"A storage shard is {each.skew.mean:.2f} from the mix of all rows; {each.by_chance:.2f} is chance. {each.advice()}."
         )
-        details[f"{each.column}_skew"] = dg.MetadataValue.md(f"{facts}\n\n{each.advice()}.")
+        folds[f"{each.column}_skew"] = dg.MetadataValue.md(f"{facts}\n\n{each.advice()}.")
         pictures = [(p.name, p.form, p.data) for p in each.pictures()]
         if pictures:
-            details[f"{each.column}_pictures"] = shown(context, report.name, pictures)
-        details[f"{each.column}_worst_shards"] = reports.listed(each.worst_rows()[:_WORST])
-    return found | dict(numbers(report)), reports.column_tables(report) | details
+            folds[f"{each.column}_pictures"] = shown(context, report.name, pictures)
+        folds[f"{each.column}_worst_shards"] = reports.listed(each.worst_rows()[:_WORST])
+    return folded(
+        {**(first or {}), **found, **dict(numbers(report))},
+        {**reports.column_tables(report), **folds, **(details or {})},
+    )
 
 
 def numbers(report: "spiral.report.Report") -> Iterator[tuple[str, float]]:

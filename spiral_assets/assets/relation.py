@@ -14,7 +14,6 @@ from spiral_assets.assets.steps import MEASURE, REGISTER, StepAsset
 from spiral_assets.checks import schema_change_check
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.facts import relation_checks, rules
-from spiral_assets.facts.folded import folded
 from spiral_assets.facts.learned import Learned
 from spiral_assets.facts.rules import Rule
 from spiral_assets.reading.code_references import with_code
@@ -314,13 +313,14 @@ def _statistics(
             pictures=0,
         )
         version = dg.DataVersion(opened.entry(name).data_version)
-        shown, details = pages.statistics_entries(context, report)
+        chart: dict[str, Any] = {}
+        details: dict[str, Any] = {}
         results = []
         if learned is not None:
             values = observed.values_of(opened, statistics, report, learned)
-            chart, more, result = observed.looked_at(context, key, report, values, learned)
-            shown, details, results = chart | shown, details | more, [result]
-        metadata = folded(shown, details)
+            chart, details, result = observed.looked_at(context, key, report, values, learned)
+            results = [result]
+        metadata = pages.statistics_page(context, report, chart, details)
         return dg.MaterializeResult(data_version=version, metadata=metadata, check_results=results)
 
     checks = [] if learned is None else [observed.check_spec(key, learned)]

@@ -8,7 +8,6 @@ import dagster as dg
 
 from spiral_assets import pages
 from spiral_assets.facts import reports
-from spiral_assets.facts.folded import folded
 from spiral_assets.facts.rules import Rule
 from spiral_assets.relations.sources import Declared, made
 
@@ -84,8 +83,7 @@ def page(
     import spiral_stream as spiral
 
     report = spiral.report.report_relation(catalog, name, labels=(), origins=(), along="")
-    shown, details = pages.relation_entries(context, report, descriptions)
-    metadata = folded({**shown, **(more or {})}, details)
+    metadata = pages.relation_page(context, report, descriptions, more)
     version = dg.DataVersion(catalog.entry(name).data_version)
     return dg.MaterializeResult(data_version=version, metadata=metadata, tags=tags)
 
