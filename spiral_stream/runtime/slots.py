@@ -18,6 +18,7 @@ from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.runtime import _slots
 
 Allocate = Callable[[int], NDArray[np.uint8]]
+_Known = tuple[np.dtype[Any], int, list[NDArray[np.uint8]]]  # dtype, bytes of a slot, and the free ones of that size
 
 
 LINE: Final = 64  # bytes of a cache line; in an aligned slot, the pixel kernel writes whole lines (10 % faster)
@@ -42,6 +43,7 @@ class Slots:
         self.allocated = 0  # slots made so far; a steady loop makes no more
         self.allocate = allocate
         self._free: dict[int, list[NDArray[np.uint8]]] = {}
+        self._known: dict[tuple[tuple[int, ...], str, int], _Known] = {}  # by the shape of a row, dtype and rows
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...], dtype: str, rows: int) -> NDArray[Any]:
@@ -52,19 +54,23 @@ class Slots:
             dtype: its dtype, by the name that a field has for it.
             rows: rows that the slot has room for, at least B.
         """
-        kind = host_dtype(dtype)
+        known = self._known.get((shape[1:], dtype, rows))
+        kind, nbytes, free = self._learned(shape[1:], dtype, rows) if known is None else known
         assert shape[0] <= rows, (shape, rows)
-        nbytes = rows * prod(shape[1:]) * kind.itemsize
-        free = self._free.get(nbytes)
-        if free is None:
-            with self._lock:
-                free = self._free.setdefault(nbytes, [])
         try:
             memory = free.pop()  # of several threads one gets it
         except IndexError:
             memory = self._new(nbytes)
         lease: Any = _slots.Lease(memory, free)
         return np.ndarray(shape, kind, lease)  # 0.4 us, with what its end takes
+
+    def _learned(self, shape: tuple[int, ...], dtype: str, rows: int) -> _Known:
+        kind = host_dtype(dtype)
+        nbytes = rows * prod(shape) * kind.itemsize
+        with self._lock:
+            free = self._free.setdefault(nbytes, [])
+            self._known[shape, dtype, rows] = kind, nbytes, free
+        return kind, nbytes, free
 
     def _new(self, nbytes: int) -> NDArray[np.uint8]:
         with self._lock:

@@ -2,16 +2,20 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.runtime.batch import builder
 from spiral_stream.runtime.batch.program import BatchProgram
 from spiral_stream.testing import same
+from tests.fixtures.examples import few
 
 ROWS = 210
 LENGTHS = [row % 13 + 1 for row in range(ROWS)]
@@ -88,6 +92,87 @@ def test_batches_are_those_of_the_long_way(
         ]
     same_counts = ("samples", "batches", "table_bytes", "peak_batch_bytes", "source_rows", "refused")
     assert [counted[name] for name in same_counts] == [expected[name] for name in same_counts]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> sp.Relation:
+    return registered(tmp_path_factory.mktemp("drawn"), TABLE)
+
+
+ORDERS = [
+    sp.GlobalShuffle(seed=3),
+    sp.GlobalShuffle(seed=3, clump_size=4),
+    sp.orders.WindowShuffle(seed=3, window=16),
+    sp.Sequential(),
+]
+DRAWN: dict[str, Any] = {
+    **NARROW,
+    "again": sp.Stack("vector"),
+    "wide": sp.Pad("tokens", pad_value=-7),
+    "half": sp.Pad("tokens", dtype="int32", pad_to_multiple_of=8),
+    "mask": sp.PadMask("tokens", dtype="bool"),
+    "ones": sp.PadMask("tokens"),
+    "labels": sp.fields.ShiftedLabels("tokens", mask="trained"),
+}
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> dict[str, Any]:
+    """How batches are formed, and some fields that such batches may have."""
+    kind = draw(st.sampled_from(["fixed", "windows", "packed"]))
+    known = PACKED if kind == "packed" else DRAWN
+    names = draw(st.lists(st.sampled_from(list(known)), min_size=1, unique=True))
+    if kind == "fixed":
+        last = draw(st.sampled_from([sp.batching.KeepPartial, sp.batching.DropPartial, sp.batching.PadPartial]))
+        return {"fields": {name: known[name] for name in names}, "batch_size": draw(st.integers(5, 24)), "last": last}
+    fields = {"tokens": sp.Pad("tokens"), **{name: known[name] for name in names}}
+    if kind == "packed":
+        packed = sp.batching.Packed(max_tokens=32, window_size=50)
+        return {"fields": fields, "batch_size": draw(st.integers(1, 3)), "formation": packed}
+    keys = draw(st.sampled_from([[], [sp.BucketKey("len(tokens)")], [sp.BucketKey("id"), sp.BucketKey("len(tokens)")]]))
+    return {"fields": fields, "batch_size": None, "formation": sp.WindowedBucket(50, keys, BUDGET)}
+
+
+@few(30, 400)
+@given(
+    rule=rules(),
+    order=st.sampled_from(ORDERS),
+    streams=st.integers(1, 3),
+    merge=st.integers(1, 2),
+    skipped=st.lists(st.integers(0, ROWS - 1), max_size=12, unique=True),
+    stop=st.integers(0, 5),
+)
+def test_batches_of_drawn_plans_are_those_of_the_long_way(
+    rows: sp.Relation, rule: dict[str, Any], order: Any, streams: int, merge: int, skipped: list[int], stop: int
+) -> None:
+    parts = [rows.filter(sp.col("id") % streams == at) for at in range(streams)]
+    mixed = sp.mix([sp.Stream(str(at), each, proportion=1 / streams) for at, each in enumerate(parts)])
+    if streams > 1 and isinstance(order, sp.Sequential):  # which a mixture does not take
+        order = ORDERS[0]
+    plan = (rows if streams == 1 else mixed).sample(order=order).collate(**rule)
+
+    def read() -> list[Any]:
+        """Two epochs, gone on from a state of the first, without some samples."""
+        with plan.to_numpy(prefetch=2).bind(merge=merge) as stream:
+            if skipped:
+                stream.skip(identities=[each if streams == 1 else (str(each % streams), each) for each in skipped])
+            begun = [batch for batch, _ in zip(stream, range(stop), strict=False)]
+            state = stream.state_dict()
+        with plan.to_numpy(prefetch=2).bind(merge=merge) as stream:
+            stream.load_state_dict(state)
+            return begun + list(stream) + list(stream)
+
+    found = read()
+    with patch.object(builder, "copies_only", lambda _: False):
+        wanted = read()
+
+    assert len(found) == len(wanted) > 0
+    for batch, other in zip(found, wanted, strict=True):
+        assert list(batch) == list(other)
+        assert same(batch, other)
+        assert [getattr(each, "dtype", None) for each in batch.values()] == [
+            getattr(each, "dtype", None) for each in other.values()
+        ]
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
