@@ -35,6 +35,7 @@ Int64 = NDArray[np.int64]
 WIDE: Final = ("int64", "int32")
 _MULTIPLE: Final = integer(1, None, "an integer of at least 1, such as 128, or leave it out", none=True)
 _FEW: Final = 4096  # rows of a batch
+_INT64: Final = np.dtype(np.int64)
 
 
 class TokenFill(IntEnum):
@@ -69,11 +70,10 @@ class SequenceLayout:
     numbers: Int64 | None = None  # [S] what `Segments` writes; None counts the pieces of each row that hold a token
 
     def __post_init__(self) -> None:
-        for name in ("rows", "starts", "offsets", "lengths", "numbers"):
-            array = getattr(self, name)
-            if array is None:
-                continue
-            if array.dtype != np.int64 or array.shape != (len(self.rows),):
+        shape = (len(self.rows),)
+        for array in (self.rows, self.starts, self.offsets, self.lengths, self.numbers):
+            if array is not None and (array.dtype != _INT64 or array.shape != shape):
+                name = next(name for name in self.__slots__ if getattr(self, name) is array)
                 msg = f"Placed: {name} is {array.dtype} of shape {list(array.shape)}. Give int64 of shape [{len(self.rows)}]"
                 raise ValueError(msg)
 

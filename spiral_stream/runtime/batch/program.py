@@ -10,13 +10,9 @@ The arrays are the same on both ways, byte for byte.
 
 from typing import Any, final
 
-from numpy.typing import NDArray
-
 from spiral_stream.batching.formation import Membership
 from spiral_stream.errors import DataError
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.segments import CuSeqlens
-from spiral_stream.fields.sequence import TokenField
 from spiral_stream.planner.columns.lineage import Refusal
 from spiral_stream.runtime.batch.look_up import LookedUpBatch
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
@@ -149,13 +145,6 @@ def _write(
     layout = sequences.layout_of(column, some[column.name], shape, column.longest(tokens))
     if layout.B * layout.T > TASK_ITEMS:
         return False
-    written: list[tuple[TokenField, NDArray[Any]]] = []
-    for stage in column.fields:
-        if isinstance(stage.field, CuSeqlens):
-            fields[stage.name] = stage.field.cu_seqlens(layout)
-            continue
-        assert isinstance(stage.field, TokenField), stage.field
-        fields[stage.name] = sequences.slot(stage, layout)
-        written.append((stage.field, fields[stage.name]))
+    written = sequences.made(column, layout, fields)
     column.write(some, layout, slice(0, len(layout.rows)), written)
     return True

@@ -22,9 +22,29 @@ from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64
 from spiral_stream.runtime.fields.draft import Draft
 from spiral_stream.runtime.fields.layout import as_ragged, cuts, lay_out, need_items, need_room, null_items
-from spiral_stream.runtime.fields.size import capacity
+from spiral_stream.runtime.fields.size import capacity, most_items
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.slots import Slots
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenField:
+    """A field of shape [B, T] of a token column."""
+
+    name: str
+    field: TokenField
+    dtype: str
+    labels: LabelField | None  # the field, if a mask says which of its labels count
+
+    @classmethod
+    def of(cls, stage: SequenceStage) -> "WrittenField":
+        """Return what a stage writes that is no `CuSeqlens`."""
+        field = stage.field
+        assert isinstance(field, TokenField), field
+        assert stage.spec.dtype is not None, stage
+        masked = isinstance(field, LabelField) and field.mask is not None
+        return cls(stage.name, field, stage.spec.dtype, field if masked else None)  # type: ignore[arg-type]  # it is one then
 
 
 @final
@@ -35,6 +55,15 @@ class SequenceColumn:
     name: str
     keys: Mapping[str, Stored | Made]  # by column: of the tokens, then of the masks
     fields: Sequence[SequenceStage]
+    written: Sequence[WrittenField]
+    borders: Sequence[tuple[str, CuSeqlens]]  # the others, by name
+
+    @classmethod
+    def of(cls, name: str, keys: Mapping[str, Stored | Made], fields: Sequence[SequenceStage]) -> "SequenceColumn":
+        """Return a column and its fields, sorted by how they are filled."""
+        borders = [(stage.name, stage.field) for stage in fields if isinstance(stage.field, CuSeqlens)]
+        written = [WrittenField.of(stage) for stage in fields if not isinstance(stage.field, CuSeqlens)]
+        return cls(name, keys, fields, written, borders)
 
     def found(self, gathered: Mapping[str, Ragged], columns: Mapping[Key, pa.Array | Ragged]) -> dict[str, Ragged]:
         """The sequences of a batch, by column: those that were gathered, else those of its samples."""
@@ -59,7 +88,7 @@ class SequenceColumn:
         found: Mapping[str, Ragged],
         part: SequenceLayout,
         pieces: slice,
-        written: Sequence[tuple[TokenField, NDArray[Any]]],
+        written: Sequence[tuple[WrittenField, NDArray[Any]]],
     ) -> None:
         """Write the fields of some rows of a batch.
 
@@ -75,9 +104,10 @@ class SequenceColumn:
         is_all = len(part.rows) == len(found[self.name])
         some = {name: v if is_all else v.take(np.arange(pieces.start, pieces.stop)) for name, v in found.items()}
         for each, out in written:
-            each.fill_tokens(some[self.name], part, out)
-            if isinstance(each, LabelField) and each.mask is not None:
-                each.ignore(some[each.mask], some[self.name], part, out)
+            each.field.fill_tokens(some[self.name], part, out)
+            if each.labels is not None:
+                assert each.labels.mask is not None
+                each.labels.ignore(some[each.labels.mask], some[self.name], part, out)
 
 
 @final
@@ -98,7 +128,7 @@ class SequenceColumns:
             fields = [stage for stage in stages.sequences if stage.field.column == column]
             names = dict.fromkeys(name for stage in fields for name in stage.field.columns)
             keys = {name: lineage.key(name, lineage.end) for name in names}
-            self.columns.append(SequenceColumn(column, keys, fields))
+            self.columns.append(SequenceColumn.of(column, keys, fields))
         self.keys = {name: key for each in self.columns for name, key in each.keys.items()}
 
 
@@ -115,8 +145,9 @@ class SequenceFilling:
     """
 
     def __init__(self, stages: Stages, columns: SequenceColumns, slots: Slots, metrics: Metrics, merge: int) -> None:
-        self._stages, self._slots, self._metrics, self._merge = stages, slots, metrics, merge
+        self._stages, self._slots, self._metrics = stages, slots, metrics
         self._columns, self._widths = columns.columns, columns.widths
+        self._most = {each.name: most_items(stages, each.name, merge) for each in columns.columns}
 
     def fill(self, draft: Draft, gathered: Mapping[str, Ragged]) -> None:
         """Fill the fields of a batch; ``gathered`` has its kept token columns."""
@@ -137,14 +168,7 @@ class SequenceFilling:
         layout = self.layout_of(column, tokens, draft.shape, longest)
         draft.layouts.append(layout)
         draft.placed[column.name] = tokens, layout
-        written: list[tuple[TokenField, NDArray[Any]]] = []
-        for stage in column.fields:
-            if isinstance(stage.field, CuSeqlens):
-                draft.fields[stage.name] = stage.field.cu_seqlens(layout)
-                continue
-            assert isinstance(stage.field, TokenField), stage.field
-            draft.fields[stage.name] = self.slot(stage, layout)
-            written.append((stage.field, draft.fields[stage.name]))
+        written = self.made(column, layout, draft.fields)
         whose = None if draft.shape.packing is None else draft.samples  # in packed rows a piece, not a row, is a sample
 
         def fill(first: int, last: int) -> None:
@@ -178,9 +202,16 @@ class SequenceFilling:
         widths = self._widths.get(column.name)
         return lay_out(tokens, shape, first.multiple, alone=alone, fixed=first.length, longest=longest, widths=widths)
 
-    def slot(self, stage: SequenceStage, layout: SequenceLayout) -> NDArray[Any]:
-        """Return the array of a field, shape [B, T], to be written."""
+    def made(
+        self, column: SequenceColumn, layout: SequenceLayout, fields: dict[str, Any]
+    ) -> list[tuple[WrittenField, NDArray[Any]]]:
+        """Make the fields of a column in a batch; returns those of shape [B, T], which are still to be written."""
+        for name, borders in column.borders:
+            fields[name] = borders.cu_seqlens(layout)
+        shape = layout.B, layout.T
         items = layout.B * layout.T
-        assert stage.spec.dtype is not None
-        most = capacity(self._stages, stage.field.column, items, self._merge)
-        return self._slots.take((items,), stage.spec.dtype, most).reshape(layout.B, layout.T)
+        most, take = capacity(self._most[column.name], items), self._slots.take
+        written = [(each, take((items,), each.dtype, most).reshape(shape)) for each in column.written]
+        for each, out in written:
+            fields[each.name] = out
+        return written

@@ -81,12 +81,17 @@ def room(stages: Stages, rows: int, merge: int) -> int:
     return 1 << max(0, rows - 1).bit_length()
 
 
-def capacity(stages: Stages, column: str, items: int, merge: int) -> int:
-    """Items that a slot of a token column's fields has room for: the budget if the batch keeps it."""
+def most_items(stages: Stages, column: str, merge: int) -> int:
+    """Items of a token column's fields in a batch that keeps to the budget; 0 where nothing bounds them."""
     most = stages.formation and stages.formation.most_tokens(stages.batches.batch_size)
     if stages.formation is not None and column in stages.formation.widths:
         most = stages.formation.widths[column] * stages.batches.batch_size
-    return most * merge if most and items <= most * merge else 1 << max(0, items - 1).bit_length()
+    return most * merge if most else 0
+
+
+def capacity(most: int, items: int) -> int:
+    """Items that a slot has room for: those of the budget if the batch keeps it; ``most`` comes from `most_items`."""
+    return most if items <= most else 1 << max(0, items - 1).bit_length()
 
 
 def batch_bytes(stages: Stages, merge: int) -> int:

@@ -118,7 +118,8 @@ class Pipeline(Owner):
         if not self._queue.reserve(reserved):
             return False
         with self._turn, ExitStack() as given_up:
-            pending = self._build(given_up)  # the loop leaves the last one
+            pending = self._build()  # the loop leaves the last one
+            given_up.callback(pending.cancel)
             nbytes, known = self._learn(pending)
             if not self._queue.put(pending, nbytes if known else max(reserved, nbytes), reserved):
                 return False
@@ -139,17 +140,22 @@ class Pipeline(Owner):
         self._queue.end()
         return False
 
-    def _build(self, given_up: ExitStack) -> Pending:
-        """Begin the next batch; for whoever has the turn. It is cancelled with the stack."""
+    def _build(self) -> Pending:
+        """Begin the next batch; for whoever has the turn."""
         begun, numbers = perf_counter(), self._run.popleft()
         self._pool.begin()
-        with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):  # whose end stops a thread that was told to
-            pending = self._builder.begin(self._epoch, numbers, self._pool, self._run)
-            given_up.callback(pending.cancel)
-        self.begun += 1
-        self.begun_samples += pending.samples
-        built_s = perf_counter() - begun if pending.done else inf
-        self._built_s = built_s if self._built_s == inf else (self._built_s + built_s) / 2
+        pending: Pending | None = None
+        try:
+            with doing(f"batch {numbers.start:,} of epoch {self._epoch}"):  # whose end stops a thread that was told to
+                pending = self._builder.begin(self._epoch, numbers, self._pool, self._run)
+            self.begun += 1
+            self.begun_samples += pending.samples
+            built_s = perf_counter() - begun if pending.done else inf
+            self._built_s = built_s if self._built_s == inf else (self._built_s + built_s) / 2
+        except BaseException:
+            if pending is not None:
+                pending.cancel()
+            raise
         return pending
 
     def _built_here(self, now: float) -> Pending | None:
@@ -163,9 +169,7 @@ class Pipeline(Owner):
         try:
             if len(self._run) <= 1 or not self._queue.silent:  # the feeder looks what comes after the last one
                 return None
-            with ExitStack() as given_up:
-                pending = self._build(given_up)
-                given_up.pop_all()
+            pending = self._build()
         finally:
             self._turn.release()
         self._queue.let_rest(built=True)
@@ -204,7 +208,8 @@ class Pipeline(Owner):
             if pending is None:
                 return None
             try:
-                self._wait(pending)
+                if not pending.done:
+                    self._wait(pending)
                 batch = pending.result()
             except BaseException:
                 pending.cancel()  # the wait may have been interrupted
