@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.derived.kinds.gather import NarrowColumn
+from spiral_stream.derived.kinds.gather import RowCopies
 from spiral_stream.runtime.batch.builder import BatchBuilder
 from spiral_stream.runtime.batch.pending_batch import Pending
 from spiral_stream.runtime.fields.images import ImageFeed
@@ -154,15 +154,15 @@ def test_a_worker_error_comes_at_its_batch(
 
 
 def test_a_feeder_error_comes_at_its_batch(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy, calls = NarrowColumn.copy, iter(range(10**6))
+    fill, calls = RowCopies.fill, iter(range(10**6))
 
-    def sometimes(kept: NarrowColumn, *where: Any) -> None:
-        if kept.column.name == "label_id" and next(calls) == 3:
+    def sometimes(copies: RowCopies, *where: Any) -> list[Any]:
+        if next(calls) == 3:
             msg = "rows cannot be read"
             raise sp.errors.SourceError(msg)
-        copy(kept, *where)
+        return fill(copies, *where)
 
-    monkeypatch.setattr(NarrowColumn, "copy", sometimes)
+    monkeypatch.setattr(RowCopies, "fill", sometimes)
     with maker(catalog, prefetch=3)() as stream:
         seen = []
         with pytest.raises(sp.errors.SourceError, match="rows cannot be read"):
