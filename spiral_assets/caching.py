@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import dagster as dg
 
-from spiral_assets.facts import lineage
+from spiral_assets.facts import lineage, reports
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -132,7 +132,7 @@ def on_disk(catalog: "spiral.Catalog", caches: "list[spiral.results.CacheStatus]
     folders = {cache.folder for cache in caches}
     found = [each for each in catalog.caches(trust=TRUSTED) if each.path in folders]
     return {
-        "bytes_on_disk": sum(each.bytes for each in found),
+        reports.SIZE: sum(each.bytes for each in found),
         "live_bytes": sum(each.live_bytes for each in found),
         "dead_bytes": sum(each.dead_bytes for each in found),
     }

@@ -95,7 +95,7 @@ def relation_page(
     if report.imported:
         details["imported"] = report.imported
     if report.bytes is not None:
-        found |= {"size": dict(report.facts())["size"], "bytes": report.bytes}
+        found[reports.SIZE] = report.bytes
     details["samples"] = reports.sample_table(report.samples)
     if report.sheet is not None:
         if report.sheet.tiles:

@@ -13,7 +13,7 @@ from spiral_assets.assets.measure import Check, own_rule
 from spiral_assets.assets.steps import MEASURE, REGISTER, StepAsset
 from spiral_assets.checks import schema_change_check
 from spiral_assets.conventions import DATA_TEAM, Deps
-from spiral_assets.facts import relation_checks, rules
+from spiral_assets.facts import lineage, relation_checks, rules
 from spiral_assets.facts.learned import Learned
 from spiral_assets.facts.rules import Rule
 from spiral_assets.reading.code_references import with_code
@@ -169,11 +169,14 @@ def relation_assets(
         pictures = [column for column, kind in registration.semantic.items() if kind == relation_checks.JPEG]
         tests += [relation_checks.references(name, each, limits.references) for each in pictures]
     spec = _spec(registration, source, description, deps, domain, owners, fresh_within_h)
-    props = AssetProps("relation", about, spec)
+    functions = [*([] if isinstance(source, Mapping) else [source]), *(each.function for each in checks)]
+    props = AssetProps("relation", about, with_code(spec, functions))
+    final = hooks.spec(props)
+    needed = [each.asset_key for each in final.deps]
     asset = StepAsset(
         name,
-        hooks.spec(props),
-        _registering(registration, source, watched=watch_s is not None),
+        final,
+        _registering(registration, source, needed, watched=watch_s is not None),
         [*tests, *relation_rules(name, limits, checks)],
     )
     measured = measured_assets(
@@ -248,7 +251,7 @@ def _spec(
     fresh_within_h: float | None,
 ) -> dg.AssetSpec:
     """The asset that registers a relation as it is now, before a component changes it."""
-    spec = dg.AssetSpec(
+    return dg.AssetSpec(
         key=conventions.relation_key(registration.name),
         group_name=conventions.CATALOG,
         kinds=conventions.icon(kind_of(source)),
@@ -259,16 +262,16 @@ def _spec(
         deps=conventions.keys(deps),
         freshness_policy=automation.freshness(fresh_within_h),
     )
-    return spec if isinstance(source, Mapping) else with_code(spec, [source])
 
 
-def _registering(registration: Registration, source: Declared, *, watched: bool) -> Body:
+def _registering(registration: Registration, source: Declared, needed: Sequence[dg.AssetKey], *, watched: bool) -> Body:
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened = catalog.open()
         seen = looks.before_reading(source, opened, watched=watched)
         register(opened, registration, source)
         tags = looks.tags(opened, registration.name, seen)
-        return page(context, opened, registration.name, registration.descriptions, tags=tags)
+        read = {} if isinstance(source, Mapping) else lineage.of_names(context, opened, registration.name, needed)
+        return page(context, opened, registration.name, registration.descriptions, read, tags=tags)
 
     return relation
 

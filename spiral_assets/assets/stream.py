@@ -89,6 +89,7 @@ def stream_asset(
         deps=conventions.keys(deps),
         automation_condition=automation.rebuild() if automated else None,
         freshness_policy=automation.freshness(fresh_within_h),
+        metadata={"dagster/table_name": streams[0].name, "dagster/storage_kind": lineage.STREAM} if streams else {},
     )
 
     def saved(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
@@ -98,11 +99,15 @@ def stream_asset(
             for each in streams:
                 prepared.append(stack.enter_context(each.plan(opened).to_torch(prefetch=each.prefetch)))
                 opened.save_stream(each.name, prepared[-1])
-            of_columns = lineage.of_stream(context, prepared[0])
+            of_columns = lineage.of_streams(
+                context, {each.name: one for each, one in zip(streams, prepared, strict=True)}
+            )
             return _saved(opened.uri, streams[0].name, prepared, {**of_columns, **metadata(*prepared)})
 
     about = {"name": name, "domain": domain, "streams": [each.name for each in streams], "deps": [*map(str, deps)]}
-    return hooks.asset(AssetProps("stream", about, with_code(spec, [each.plan for each in streams])), saved)
+    return hooks.asset(
+        AssetProps("stream", about, with_code(spec, [*(each.plan for each in streams), metadata])), saved
+    )
 
 
 def stream_assets(

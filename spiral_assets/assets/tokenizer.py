@@ -76,6 +76,7 @@ def _metadata(catalog: str, name: str, entry: Any) -> Mapping[str, Any]:
         "vocabulary": entry.vocab_size,
         "dagster/table_name": name,
         "dagster/uri": str(entry.path),
+        **reports.size_of(entry.path),
         "digest": entry.digest,
         "engine": entry.engine,
         "open_it": reports.opens(catalog, f'tokenizer = catalog.tokenizer("{name}")'),

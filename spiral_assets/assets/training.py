@@ -21,6 +21,7 @@ from spiral_assets.launching.fields import FIELD, chosen, config_with_launcher, 
 from spiral_assets.launching.following import LaunchedJob, claimed, follow
 from spiral_assets.launching.records import digest_of
 from spiral_assets.model_page import model_page
+from spiral_assets.reading.code_references import with_command
 from spiral_assets.resources import PATIENT, CatalogResource, RunsResource
 from spiral_assets.run_page import RECORD, run_page
 
@@ -121,6 +122,7 @@ def training_asset(
         deps=conventions.keys(deps),
         freshness_policy=automation.freshness(fresh_within_h),
     )
+    spec = with_command(spec, command)
 
     def model(
         context: dg.AssetExecutionContext,

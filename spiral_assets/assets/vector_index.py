@@ -9,7 +9,7 @@ from spiral_assets import automation, conventions
 from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks, namespace
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
-from spiral_assets.facts import reports
+from spiral_assets.facts import lineage, reports
 from spiral_assets.facts.findings import warned
 from spiral_assets.named import Plan
 from spiral_assets.reading.code_references import with_code
@@ -87,14 +87,13 @@ def vector_index_asset(
     )
 
     def indexed(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
-        del context
         opened = catalog.open()
         rows: Any = opened.table(relation) if plan is None else plan(opened)
         index = rows.index(column, metric=metric)
         recall = index.recall(_NEAREST, queries=_QUERIES)
         return dg.MaterializeResult(
             data_version=dg.DataVersion(f"{index.plan[:_DIGITS]}:{index.data_version}:{metric}"),
-            metadata=_metadata(opened.uri, index, recall),
+            metadata={**_metadata(opened.uri, index, recall), **(_columns(context, index) if plan is None else {})},
         )
 
     about = {
@@ -117,6 +116,7 @@ def _metadata(catalog: str, index: "spiral.results.VectorIndex", recall: float) 
         "dagster/row_count": index.rows,
         "dagster/table_name": f"{index.relation}.{index.column}",
         "dagster/uri": str(index.path),
+        **reports.size_of(index.path),
         RECALL: recall,
         "written": index.written,
         "removed": index.removed,
@@ -125,6 +125,13 @@ def _metadata(catalog: str, index: "spiral.results.VectorIndex", recall: float) 
         "search": "by partitions" if index.approximate else "exact",
         "open_it": reports.opens(catalog, code),
     }
+
+
+def _columns(context: dg.AssetExecutionContext, index: "spiral.results.VectorIndex") -> dict[str, Any]:
+    """Return column and lineage of an index of a stored column; which columns a plan computes one from, it does not say."""
+    column = dg.TableColumn(index.column, f"{index.dimensions} numbers")
+    found = lineage.of_columns(context, {index.column: ((index.relation, index.column),)})
+    return {"dagster/column_schema": dg.TableSchema([column]), **found}
 
 
 def recall_check(asset: dg.AssetsDefinition, least: float) -> dg.AssetChecksDefinition:

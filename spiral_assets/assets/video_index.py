@@ -12,7 +12,8 @@ from spiral_assets.assets.hooks import PLAIN, AssetProps, Hooks
 from spiral_assets.assets.measure import Check, own_rule
 from spiral_assets.caching import ReportedProgress
 from spiral_assets.conventions import DATA_TEAM, Deps, in_catalog_of
-from spiral_assets.facts import reports
+from spiral_assets.facts import lineage, reports
+from spiral_assets.reading.code_references import with_code
 from spiral_assets.relations.files import by_file
 from spiral_assets.relations.partitions import requested, shard_groups
 from spiral_assets.relations.registration import page
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 GROUPS: Final = 8
+PARTITION_ROWS: Final = "dagster/partition_row_count"
 
 
 def video_index_assets(
@@ -92,6 +94,7 @@ def video_index_assets(
         key=conventions.relation_key(index),
         kinds={"arrow"},
         description="The video index as a relation: one row per file, including unusable files and the reason.",
+        metadata={"dagster/table_name": index},
         deps=[asset],
         **options,
     )
@@ -99,7 +102,9 @@ def video_index_assets(
     def registered(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         return _register(context, catalog.open(), relation, column, index, descriptions or {})
 
-    shown = hooks.asset(AssetProps("index", about, rows, "files"), registered)
+    shown = hooks.asset(
+        AssetProps("index", about, with_code(rows, [each.function for each in checks]), "files"), registered
+    )
     usable = _usable(shown, index)
     return dg.Definitions(
         assets=[asset, shown], asset_checks=[usable, *(own_rule(each).check(shown) for each in checks)]
@@ -152,6 +157,7 @@ def _register(
     more = {
         "refused": files["error"].length() - files["error"].null_count,
         "files": reports.table(_rows(files)),
+        **lineage.of_columns(context, dict.fromkeys(files.column_names, ((relation, column),))),
     }
     return page(context, catalog, index, descriptions, more)
 
@@ -194,12 +200,17 @@ def _by_group(manifest: Any, rows: "pa.Table | None", groups: Mapping[str, list[
     shard_of_row = names[np.searchsorted(manifest.starts, ordinals, side="right") - 1] if len(ordinals) else names[:0]
     facts = {}
     for group, shards in groups.items():
-        counts = {"shards": len(shards), "rows": 0, "files": 0, "refused": 0}
+        counts = {"shards": len(shards), "rows": 0, "files": 0, "refused": 0, PARTITION_ROWS: 0}
         if rows is not None and shards:
             of_group = rows.filter(pa.array(np.isin(shard_of_row, shards)))
             errors = of_group["error"]
             files = of_group.group_by(["uri", "offset", "length"]).aggregate([]).num_rows
-            counts |= {"rows": len(of_group), "files": files, "refused": len(errors) - errors.null_count}
+            counts |= {
+                "rows": len(of_group),
+                PARTITION_ROWS: len(of_group),
+                "files": files,
+                "refused": len(errors) - errors.null_count,
+            }
         facts[group] = counts
     return facts
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = 60  # of a relation that are listed
 CELL: Final = 40  # characters: six such columns fit a page
+SIZE: Final = "dagster/size_bytes"  # which the page of an asset shows as its storage
 SEMANTIC: Final = b"spiral:semantic"
 _LINE: Final = 34  # characters of code that a page shows in a window of 1,280 pixels
 _SAMPLES: Final = 3  # rows beside each other
@@ -105,6 +107,18 @@ def opens(catalog: str, code: str) -> dg.MarkdownMetadataValue:
         code: what is asked of ``catalog``.
     """
     return snippet(f"import spiral_stream as spiral\n\ncatalog = spiral.connect({catalog!r})\n{code}")
+
+
+def size_of(place: str | Path) -> dict[str, int]:
+    """Return the bytes of a file or a folder under Dagster's key; nothing for a place that this machine has not.
+
+    Args:
+        place: path or URI.
+    """
+    path = Path(place)
+    if path.is_dir():
+        return {SIZE: sum(each.stat().st_size for each in path.rglob("*") if each.is_file())}
+    return {SIZE: path.stat().st_size} if path.is_file() else {}
 
 
 def short(value: Any) -> str | int | float | bool | None:

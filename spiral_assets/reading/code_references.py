@@ -1,7 +1,7 @@
 """Where the code of an asset stands: the functions that its definition names, with lines, and links to git where configured."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from dagster._utils.warnings import suppress_dagster_warnings
 from spiral_assets.code_versions import bound_in, file_of
 from spiral_assets.named import SavedPlan, parts
 
+_PROGRAM: Final = 2  # words at least: Python, and what it runs
 URL: Final = "SPIRAL_GIT_URL"
 BRANCH: Final = "SPIRAL_GIT_BRANCH"
 
@@ -35,6 +36,28 @@ def with_code(spec: dg.AssetSpec, functions: Iterable[Callable[..., Any]]) -> dg
             line = nodes[-1].lineno
             found.append(dg.LocalFileCodeReference(file_path=str(file), line_number=line, label=f"{module}:{name}"))
     return merge_code_references(spec, found) if found else spec
+
+
+@suppress_dagster_warnings
+def with_command(spec: dg.AssetSpec, command: Sequence[str]) -> dg.AssetSpec:
+    """Return an asset that shows the program that it starts, if that is Python's: a script, or a module after ``-m``.
+
+    Args:
+        spec: of the asset.
+        command: that starts the program.
+    """
+    words = [each for each in command if each != "-u"]
+    if len(words) < _PROGRAM or Path(words[0]).name.rstrip("0123456789.") != "python":
+        return spec
+    if words[1] == "-m":
+        module = next(iter(words[2:]), "")
+        file = file_of(f"{module}.__main__") or file_of(module)
+    else:
+        file = Path(words[1]).absolute() if Path(words[1]).is_file() else None
+    if file is None:
+        return spec
+    found = dg.LocalFileCodeReference(file_path=str(file), line_number=1, label=" ".join(words[1:3]))
+    return merge_code_references(spec, [found])
 
 
 @suppress_dagster_warnings

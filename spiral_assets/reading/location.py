@@ -75,9 +75,9 @@ def need_sound_location(context: dg.ComponentLoadContext, defs: dg.Definitions) 
         _need_one_saver(parts)
         for part in parts:
             if isinstance(part.component, Neighbour):
-                absent = [*_absent(part, parts), *_no_catalog(part.component, parts)]
                 is_location = getattr(tree, "is_location", True)
-                refuse(part.decl, [*(absent if is_location else ()), *_unsaved(part.component, parts)])
+                absent = [*_absent(part, parts), *_no_catalog(part.component, parts)] if is_location else []
+                refuse(part.decl, [*absent, *_unsaved(part.component, parts)])
     except Exception:
         object.__setattr__(tree, _LOOKED, False)
         raise
@@ -192,8 +192,8 @@ def _absent(part: _Part, parts: Sequence[_Part]) -> Iterator[Wrong]:
     known = {each.to_user_string() for other in parts for each in other.deps}
     needed = dict(part.component.needed_assets())
     for path, key in _deps_of(part.component):
-        near = get_close_matches(key, known, 1, _NEAR)
-        if key not in known and path not in needed and near:
+        near = [] if key in known or path in needed else get_close_matches(key, known, 1, _NEAR)
+        if near:
             yield Wrong(
                 path,
                 f"no component makes {key!r}; did you mean {near[0]!r}? Correct it, or, if another code location has it, "

@@ -65,9 +65,9 @@ def test_a_changed_shard_is_rebuilt_alone(place: Place) -> None:
     facts = metadata(result, CACHE)
     assert (facts["rows_built"], facts["shards_built"]) == (IMAGES // SHARDS, 1)
     assert data_version(place, CACHE) != version
-    assert (before["live_bytes"], before["dead_bytes"]) == (before["bytes_on_disk"], 0)
+    assert (before["live_bytes"], before["dead_bytes"]) == (before["dagster/size_bytes"], 0)
     on_disk = sum(file.stat().st_size for file in (place.root / "caches" / "caches").rglob("*") if file.is_file())
-    assert facts["bytes_on_disk"] == facts["live_bytes"] + facts["dead_bytes"] == pytest.approx(on_disk, rel=0.05)
+    assert facts["dagster/size_bytes"] == facts["live_bytes"] + facts["dead_bytes"] == pytest.approx(on_disk, rel=0.05)
     assert facts["dead_bytes"] == pytest.approx(before["live_bytes"] / SHARDS, rel=0.3)  # of the shard as it was
 
 
