@@ -49,9 +49,10 @@ def of_caches(context: dg.AssetExecutionContext, stream: "spiral.PreparedStream"
     columns = {each.column: dg.TableColumn(each.column, each.form) for each in caches}
     found: dict[str, Pairs] = {}
     for each in caches:
-        own, of_field = (each.relation, each.column), sources.get(each.field)
-        is_stored = of_field is None or own in of_field.columns  # a union has rows of relations, and is none
-        found[each.column] = (own,) if is_stored or of_field is None else of_field.columns
+        of_field = sources.get(each.field)
+        pairs = () if of_field is None else of_field.columns
+        stored = (each.relation, each.column)
+        found[each.column] = pairs if pairs and stored not in pairs else (stored,)  # a union is no relation of its own
     return {"dagster/column_schema": dg.TableSchema(list(columns.values())), **of_columns(context, found)}
 
 

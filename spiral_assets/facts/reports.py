@@ -1,5 +1,6 @@
 """Facts about relations in the form that Dagster shows: schemas and tables."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -115,10 +116,11 @@ def size_of(place: str | Path) -> dict[str, int]:
     Args:
         place: path or URI.
     """
-    path = Path(place)
-    if path.is_dir():
-        return {SIZE: sum(each.stat().st_size for each in path.rglob("*") if each.is_file())}
-    return {SIZE: path.stat().st_size} if path.is_file() else {}
+    found = [os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names]  # noqa: PTH118  many
+    try:
+        return {SIZE: sum(os.stat(each).st_size for each in found or [place])}  # noqa: PTH116  paths of os.walk
+    except OSError:  # a URI, or a file that was removed just now
+        return {}
 
 
 def short(value: Any) -> str | int | float | bool | None:
