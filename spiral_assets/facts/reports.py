@@ -116,9 +116,10 @@ def size_of(place: str | Path) -> dict[str, int]:
     Args:
         place: path or URI.
     """
-    found = [os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names]  # noqa: PTH118  many
+    below = [f"{folder}/{name}" for folder, _, names in os.walk(place) for name in names]
     try:
-        return {SIZE: sum(os.stat(each).st_size for each in found or [place])}  # noqa: PTH116  paths of os.walk
+        sizes: list[int] = [os.stat(each).st_size for each in below or [str(place)]]  # noqa: PTH116  paths of os.walk
+        return {SIZE: sum(sizes)}
     except OSError:  # a URI, or a file that was removed just now
         return {}
 
