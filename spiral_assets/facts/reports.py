@@ -110,15 +110,15 @@ def opens(catalog: str, code: str) -> dg.MarkdownMetadataValue:
     return snippet(f"import spiral_stream as spiral\n\ncatalog = spiral.connect({catalog!r})\n{code}")
 
 
-def size_of(place: str | Path) -> dict[str, int]:
+def size_of(path: str | Path) -> dict[str, int]:
     """Return the bytes of a file or a folder under Dagster's key; nothing for a place that this machine has not.
 
     Args:
-        place: path or URI.
+        path: of a file or folder, or a URI.
     """
-    below = [f"{folder}/{name}" for folder, _, names in os.walk(place) for name in names]
+    below = [f"{folder}/{name}" for folder, _, names in os.walk(path) for name in names]
     try:
-        sizes: list[int] = [os.stat(each).st_size for each in below or [str(place)]]  # noqa: PTH116  paths of os.walk
+        sizes: list[int] = [os.stat(each).st_size for each in below or [str(path)]]  # noqa: PTH116  paths of os.walk
         return {SIZE: sum(sizes)}
     except OSError:  # a URI, or a file that was removed just now
         return {}
