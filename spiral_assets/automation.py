@@ -53,6 +53,23 @@ def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any ent
     return labelled
 
 
+@lru_cache(1)
+def with_its_asset() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any entity
+    """Request a check whenever its asset is requested: for a check that the asset's own step evaluates.
+
+    Dagster adds such a check to a run by itself, and takes it for what was asked for: other checks of the run's assets, the
+    blocking ones too, are then left out. Of assets of which a check has a condition it adds the checks that have none.
+
+    Examples:
+        >>> from spiral_assets.automation import with_its_asset
+        >>> with_its_asset().get_label()
+        'with_its_asset'
+    """
+    condition: Any = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.will_be_requested())
+    labelled: dg.AutomationCondition = condition.with_label("with_its_asset")  # type: ignore[type-arg]  # as above
+    return labelled
+
+
 def rebuild_sensor(
     name: str = "rebuild_what_changed",
     *,

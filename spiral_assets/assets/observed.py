@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from spiral_assets import pages
+from spiral_assets import automation, pages
 from spiral_assets.facts import reports
 from spiral_assets.facts.folded import DETAILS, table_in
 from spiral_assets.facts.learned import REST, Judged, Learned, Observation, distinct, judged
@@ -46,7 +46,13 @@ def check_spec(asset: dg.AssetKey, options: Learned) -> dg.AssetCheckSpec:
     """
     words = f"{', '.join(options.of)} are within the limits that the last {options.last} registrations teach."
     blocking = any(map(options.blocks, options.of))
-    return dg.AssetCheckSpec(CHECK, asset=asset, description=f"Values of {words}", blocking=blocking)
+    return dg.AssetCheckSpec(
+        CHECK,
+        asset=asset,
+        description=f"Values of {words}",
+        blocking=blocking,
+        automation_condition=automation.with_its_asset(),
+    )
 
 
 def values_of(

@@ -152,6 +152,53 @@ def test_data_that_fails_a_blocking_check_waits_until_it_is_mended(location: Loc
     assert location.tick()
 
 
+def test_a_check_in_the_step_of_an_asset_leaves_out_no_check_of_the_run(instance: dg.DagsterInstance) -> None:
+    """As the check of learned limits is, beside the check that a cache is complete, which blocks."""
+    versions = ["data-1"]
+
+    @dg.asset(key=UP)
+    def relation() -> dg.MaterializeResult[None]:
+        return dg.MaterializeResult(data_version=dg.DataVersion(versions[-1]))
+
+    spec = dg.AssetCheckSpec("inside", asset="statistics", automation_condition=automation.with_its_asset())
+    condition = automation.rebuild()
+
+    @dg.asset(deps=[relation], group_name="stats", check_specs=[spec], automation_condition=condition)
+    def statistics():  # type: ignore[no-untyped-def]  # Dagster asks for a tuple where checks are inside
+        raise NotImplementedError
+
+    @dg.asset(key=DOWN, deps=[relation], group_name="caches", automation_condition=condition)
+    def cache() -> None: ...
+
+    checks = [beside(each) for each in (statistics, cache)]
+    target = dg.AssetSelection.groups("stats", "caches")
+    sensor = dg.AutomationConditionSensorDefinition("looks", target=target, use_user_code_server=True)
+    location = dg.Definitions(assets=[relation, statistics, cache], asset_checks=checks, sensors=[sensor])
+    cursor, asked = None, []
+    for data in ("data-1", "data-1", "data-2", "data-2"):
+        if data != versions[-1]:
+            versions.append(data)
+            dg.materialize([relation], instance=instance)
+        context = dg.build_sensor_context(instance, cursor, repository_def=location.get_repository_def())
+        found = sensor.evaluate_tick(context)
+        cursor = found.cursor
+        asked.append(
+            [sorted(key.to_user_string() for key in each.asset_check_keys or ()) for each in found.run_requests or ()]
+        )
+
+    assert asked == [[], [], [["cache:beside", "statistics:beside", "statistics:inside"]], []]
+
+
+def beside(asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
+    """A check in a step of its own."""
+
+    @dg.asset_check(asset=asset, name="beside")
+    def check() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    return check
+
+
 def test_new_data_requests_every_group_of_an_index_once(instance: dg.DagsterInstance) -> None:
     """And the relation of the index, which has no partitions, after it."""
     versions = ["data-1"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from spiral_assets.assets import Learned, Limits, relation_assets
 from spiral_assets.assets.observed import CHECK, OBSERVED
+from spiral_assets.automation import with_its_asset
 from spiral_assets.facts.learned import LEAST, REST, Band, Observation, band_of, distinct, judged
 from spiral_assets.resources import CatalogResource
 from spiral_stream.report import ColumnSkew
@@ -210,6 +211,9 @@ def test_what_a_night_is_like_is_learned_and_one_that_is_not_is_told(tmp_path: P
 
 def test_an_error_stops_what_is_built_on_the_statistics(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     nights = Nights(tmp_path, instance, Learned(of=["rows"], observe=2, severity={"rows": "error"}))
+    graph = nights.defs.resolve_asset_graph()
+    (key,) = [each for each in graph.asset_check_keys if each.name == CHECK]
+    assert graph.get(key).automation_condition == with_its_asset()  # or other checks of its runs are left out
     for _ in range(3):
         assert nights.run(300).success
 
