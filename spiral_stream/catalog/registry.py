@@ -161,9 +161,6 @@ class Registry:
     def refresh(self, name: str, report: Report | None = None, *, same_bytes: bool = False) -> Entry:
         """Register a relation again at its source's present version. Shards that did not change are not read again.
 
-        Of a relation of one shard of at most 65,536 rows nothing is kept that would save reading it: it is read once more
-        when it gets a second shard.
-
         Args:
             name: of the relation.
             report: called while rows are read, with the rows that were read and those to read.

@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pyarrow as pa
-
-from spiral_stream.catalog.registering.unique import FEW, are_distinct, duplicate
+from spiral_stream.catalog.registering.unique import duplicate
 from spiral_stream.catalog.relation.entry import Changes, Entry
 from spiral_stream.catalog.relation.manifest import Manifest, build_manifest
 from spiral_stream.catalog.relation.row_identity import ROW_ID, repeated
@@ -73,8 +71,6 @@ def shards_of(
     rows = SourceRows(source, manifest, reader)
     unique = before is not None and before.identity_unique and before.identity == tuple(identity)
     known = _known(rows.manifest, old) if old is not None and unique else frozenset[str]()
-    if _plainly_distinct(rows, tuple(identity), known, report):
-        return manifest, None
     with derived_folder(None if isinstance(source, Arrow) else root) as folder:  # rows in memory are copied later
         pieces = identity_pieces(rows, identities, folder, report)
         found = duplicate(name, rows.manifest, reader.fetch, identities, pieces, known)
@@ -104,23 +100,6 @@ def changes(before: Manifest | None, after: Manifest) -> Changes | None:
         changed=tuple(name for name, key in now.items() if then.get(name, key) != key),
         removed=tuple(name for name in then if name not in now),
     )
-
-
-def _plainly_distinct(
-    rows: SourceRows, identity: tuple[str, ...], known: frozenset[str], report: Report | None
-) -> bool:
-    """Whether the few rows of a single shard have each an identity of its own; False where that is not known.
-
-    Hashes of its identities are not written: they would save no reading until there is another shard, and that is little.
-    """
-    if len(rows.manifest.shard_names) > 1 or rows.manifest.total > FEW:
-        return False
-    if known.issuperset(rows.manifest.content_keys.to_pylist()):
-        return True
-    found = are_distinct(pa.Table.from_batches(list(rows.scan(identity))), identity)
-    if found and report is not None:
-        report(rows.manifest.total, rows.manifest.total)
-    return found
 
 
 def _known(now: Manifest, before: Manifest) -> frozenset[str]:
