@@ -28,7 +28,8 @@ ELSEWHERE: Final = (
     "dagster/column_schema",
     "dagster/column_lineage",
 )  # which the page shows in places of their own
-_NAME: Final = 24  # characters of a name, as many as the longest of Dagster's own has; a longer one narrows all values
+_NAME: Final = 24  # characters of a name; a longer one narrows all values
+_DAGSTERS: Final = "dagster/"  # names that other tools look for: they stay, however long
 _CHARACTER: Final = 8.4  # pixels, of the page's font
 _PADDING: Final = 15  # pixels of a cell
 _MARKS: Final = re.compile(r"([\\`*_\[\]<>|~#])")  # what Markdown would take for its own
@@ -50,7 +51,7 @@ def folded(shown: Metadata, details: Metadata | None = None) -> dict[str, Any]:
     values = dict(dg.AssetMaterialization("page", metadata=given).metadata)
     elsewhere = {name: given[name] for name in values if name in ELSEWHERE}
     rows = {name: value for name, value in values.items() if name not in ELSEWHERE}
-    fit = [name for name, value in rows.items() if len(name) <= _NAME and fits(value)]
+    fit = [name for name, value in rows.items() if (len(name) <= _NAME or name.startswith(_DAGSTERS)) and fits(value)]
     has_room = before is None and not details and len(fit) == len(rows) <= MOST
     inline = fit if has_room else fit[: MOST - 1]
     found = {**elsewhere, **{name: given[name] for name in inline}}

@@ -428,7 +428,7 @@ def test_a_run_chooses_its_launcher_in_its_config(place: Path, home: dg.DagsterI
     assert json.loads(record.read_text())["launcher"]["grace_s"] == 3
 
     wrong = {"ops": {"models__line": {"config": {"launcher": {"kind": "local", "grace": 3}}}}}
-    assert "launcher.grace: it is no field of this launcher; did you mean 'grace_s'?" in failure(
+    assert "launcher.grace: 'grace' is no field of it; did you mean 'grace_s'?" in failure(
         trained(place, home, None, run_config=wrong)
     )
 
