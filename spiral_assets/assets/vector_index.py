@@ -111,7 +111,7 @@ def vector_index_asset(
 
 
 def _metadata(catalog: str, index: "spiral.results.VectorIndex", recall: float) -> dict[str, Any]:
-    code = f'rows = catalog.table("{index.relation}").nearest(identity, "{index.column}", count=10)'
+    code = f'rows = catalog.table("{index.relation}")\nlike_it = rows.nearest(identity, "{index.column}")'
     return {
         "dagster/row_count": index.rows,
         "dagster/table_name": f"{index.relation}.{index.column}",

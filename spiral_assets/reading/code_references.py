@@ -35,6 +35,7 @@ def with_code(spec: dg.AssetSpec, functions: Iterable[Callable[..., Any]]) -> dg
         if file is not None and nodes:
             line = nodes[-1].lineno
             found.append(dg.LocalFileCodeReference(file_path=str(file), line_number=line, label=f"{module}:{name}"))
+    found = list(dict.fromkeys(found))  # several plans may be of one function
     return merge_code_references(spec, found) if found else spec
 
 

@@ -151,6 +151,26 @@ def test_assets_show_the_functions_of_checks_and_metadata_and_the_program_of_a_t
     assert found["models/line"] == ["-m shop_made"]
 
 
+PARTS = """
+type: spiral_assets.components.TrainingStream
+attributes:
+  name: photos
+  streams:
+    - {name: a, plan: {function: "spiral_assets.plans.standard:image_batches", arguments: {relation: photos}}}
+    - {name: b, plan: {function: "spiral_assets.plans.standard:image_batches", arguments: {relation: photos, part: val}}}
+---
+type: spiral_assets.components.Catalog
+"""
+
+
+def test_a_function_of_two_plans_is_shown_once(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(PARTS)
+
+    function, yaml = references(definitions_from(tmp_path / "shop.yaml"))
+
+    assert (function.label, yaml.line_number) == ("spiral_assets.plans.standard:image_batches", 2)
+
+
 TWO = """
 type: spiral_assets.components.PlanCache
 attributes: {name: photos, plan: "spiral_assets.plans.images:cache_plan"}
