@@ -1,5 +1,6 @@
 """Ray: a name is taken once, what is not there is lost, what does not answer is asked again, and a cancel ends a job."""
 
+import socket
 import sys
 import threading
 import time
@@ -12,7 +13,6 @@ import pytest
 
 from spiral_assets.launching.launcher import FarJob, JobState, RefusedError, UnreachableError
 from spiral_assets.launching.ray import RayLauncher
-from tests.fixtures.dev_server import free_port
 from tests.fixtures.ray_cluster import cluster
 
 pytestmark = [
@@ -102,11 +102,12 @@ def test_a_job_that_is_refused_says_what_to_correct(launcher: RayLauncher, tmp_p
 
 
 def test_a_dashboard_that_does_not_answer_is_told_apart_and_the_way_out_is_said(tmp_path: Path) -> None:
-    nobody = RayLauncher(address=f"http://127.0.0.1:{free_port()}")
     job = FarJob("a-job", tmp_path, ["true"])
+    says = r"does not answer as it should: .*`ray status`.*names its dashboard"
 
-    for ask in (lambda: nobody.attach(job), lambda: nobody.state(job, "x"), lambda: nobody.submit(job)):
-        with pytest.raises(
-            UnreachableError, match=r"does not answer as it should: .*`ray status`.*names its dashboard"
-        ):
-            ask()
+    with socket.socket() as taken:  # by somebody who does not listen, so nobody else can while this asks
+        taken.bind(("127.0.0.1", 0))
+        nobody = RayLauncher(address=f"http://127.0.0.1:{taken.getsockname()[1]}")
+        for ask in (lambda: nobody.attach(job), lambda: nobody.state(job, "x"), lambda: nobody.submit(job)):
+            with pytest.raises(UnreachableError, match=says):
+                ask()
