@@ -11,25 +11,13 @@ from tokenizers import Tokenizer
 from spiral_stream.transforms.text.byte_pairs import Uncovered, merges_of
 from spiral_stream.transforms.text.encoding_engine import Core
 from spiral_stream.transforms.text.splitting import GPT2, uncovered_points, words_of
+from tests.fixtures.merge_lists import merge_lists
 from tests.fixtures.vocabularies import TEXTS, by_hand, byte_level
 
 TEMPLATE = by_hand([])
 TRAINED = json.loads(byte_level().to_str())
 WORDS = words_of(GPT2)
 CORE, LIBRARY = Core(merges_of(TRAINED), WORDS, uncovered_points()), Tokenizer.from_str(json.dumps(TRAINED))
-
-
-@st.composite
-def merge_lists(draw: st.DrawFn) -> list[tuple[str, str]]:
-    """Any list of merges over three letters: tokens made in several ways, in any order, or not at all."""
-    made = ["a", "b", "c"]
-    pairs: list[tuple[str, str]] = []
-    for _ in range(draw(st.integers(0, 14))):
-        pair = draw(st.sampled_from(made)), draw(st.sampled_from(made))
-        if pair not in pairs:
-            pairs.append(pair)
-            made = list(dict.fromkeys([*made, "".join(pair)]))
-    return draw(st.permutations(pairs))
 
 
 def ours(core: Core, texts: list[str]) -> list[list[int]]:
@@ -46,7 +34,7 @@ def both(tokenizer: dict[str, Any], texts: list[str]) -> tuple[list[list[int]], 
 
 @settings(max_examples=100)
 @given(
-    merges=merge_lists(),
+    merges=merge_lists("abc", 14),
     texts=st.lists(st.text("abc", max_size=120), min_size=1, max_size=20),
     ignored=st.booleans(),
     more=st.lists(st.text("abc", min_size=2, max_size=5), max_size=2),

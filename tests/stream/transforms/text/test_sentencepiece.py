@@ -14,6 +14,7 @@ from spiral_stream import Tokenize
 from spiral_stream.transforms.text import splitting
 from spiral_stream.transforms.text.encoder import TextEncoder
 from spiral_stream.transforms.text.encoding_engine import prove
+from tests.fixtures.merge_lists import merge_lists
 from tests.fixtures.vocabularies import (
     BYTES,
     METASPACE,
@@ -57,19 +58,6 @@ def narrow() -> Any:
         yield
 
 
-@st.composite
-def merge_lists(draw: st.DrawFn) -> list[tuple[str, str]]:
-    """Any list of merges over four letters, one of which is the blank: also such as go on behind it."""
-    made = ["a", "b", "c", "▁"]
-    pairs: list[tuple[str, str]] = []
-    for _ in range(draw(st.integers(0, 10))):
-        pair = draw(st.sampled_from(made)), draw(st.sampled_from(made))
-        if pair not in pairs:
-            pairs.append(pair)
-            made = list(dict.fromkeys([*made, "".join(pair)]))
-    return draw(st.permutations(pairs))
-
-
 def both(tokenizer: dict[str, Any], texts: list[str]) -> tuple[list[list[int]], list[list[int]]]:
     encoder = TextEncoder(json.dumps(tokenizer).encode(), PLAIN)
     assert encoder.engine.startswith("compiled: "), encoder.engine
@@ -80,7 +68,7 @@ def both(tokenizer: dict[str, Any], texts: list[str]) -> tuple[list[list[int]], 
 
 @settings(max_examples=25)
 @given(
-    merges=merge_lists(),
+    merges=merge_lists("abc▁", 10),
     texts=st.lists(LETTERS, min_size=1, max_size=20),
     layout=st.sampled_from(sorted(LAYOUTS)),
     model=st.sampled_from([{}, NO_BYTES, NO_BYTES | {"fuse_unk": False}]),
