@@ -11,7 +11,7 @@ turn for a slice of batches, so that what else the machine does falls on all of 
     mixed-lists   as lists, from a mixture of 1,000 streams of 20 documents
     numbers       as rows, without the text
     columns       1,024 rows of 32 columns of float32, stacked one by one
-    lists-int32, lists-131072   as lists, as int32; of at most 131,072 tokens
+    lists-int32, lists-uint16, lists-131072   as lists, as int32; as uint16 with a mask of uint8; of at most 131,072 tokens
     packed, packed-131072       rows of 2,048 packed tokens with their segments and positions: 32,768 or 131,072 a batch
 
 Bare means the copies alone, in the compiled loop that batches use: rows of 128 bytes by address, 32 columns by address, or
@@ -41,7 +41,7 @@ VOCABULARY: Final = 20_000
 BATCH, BUDGET, WINDOW = 1_024, 32_768, 2_048
 CELLS: Final = (
     *("rows", "lists", "cache", "mixed-rows", "mixed-lists"),
-    *("numbers", "columns", "lists-int32", "lists-131072", "packed", "packed-131072"),
+    *("numbers", "columns", "lists-int32", "lists-uint16", "lists-131072", "packed", "packed-131072"),
 )
 COLUMNS, PACKED_ROW = 32, 2_048
 BARE: Final = "bare"  # in place of a catalog
@@ -162,7 +162,12 @@ def budget_of(cell: str) -> int:
 
 def dtype_of(cell: str) -> str:
     """Of token ids."""
-    return "int32" if cell.endswith("-int32") else "int64"
+    return next((each for each in ("int32", "uint16") if cell.endswith(f"-{each}")), "int64")
+
+
+def mask_of(dtype: str) -> str:
+    """Dtype of the mask beside ids."""
+    return "uint8" if dtype == "uint16" else dtype
 
 
 def of_rows(sampled: Any, *, texts: bool = True) -> Any:
@@ -176,7 +181,7 @@ def of_lists(sampled: Any, column: str, budget: int = BUDGET, dtype: str = "int6
     import spiral_stream as sp
 
     formed = sp.WindowedBucket(WINDOW, [sp.BucketKey(f"len({column})")], sp.BatchBudget(max_tokens=budget))
-    fields = {"ids": sp.Pad(column, dtype=dtype), "mask": sp.PadMask(column, dtype=dtype)}
+    fields = {"ids": sp.Pad(column, dtype=dtype), "mask": sp.PadMask(column, dtype=mask_of(dtype))}
     return sampled.collate(batch_size=None, formation=formed, fields=fields).to_numpy(prefetch=4)
 
 
@@ -279,7 +284,7 @@ def windows_by_hand(lengths: np.ndarray, rng: np.random.Generator, budget: int) 
 
 def _padded(tokens: np.ndarray, ends: np.ndarray, members: np.ndarray, dtype: str) -> dict[str, Any]:
     begins, sizes = ends[members].tolist(), (ends[members + 1] - ends[members]).tolist()
-    ids, mask = (np.zeros((len(members), max(sizes)), dtype) for _ in range(2))
+    ids, mask = (np.zeros((len(members), max(sizes)), kind) for kind in (dtype, mask_of(dtype)))
     for row, (begin, size) in enumerate(zip(begins, sizes, strict=True)):
         ids[row, :size] = tokens[begin : begin + size]
         mask[row, :size] = 1

@@ -303,7 +303,7 @@ class PreparedStream:
         run.bindings = run.bindings.updated(rank=bound.rank, world_size=bound.world_size)
         for fields, reached in run.subprocess.batches(self._on_host(), worker, workers):
             run.worker.reached = reached
-            batch = run.delivery.on_host(fields)
+            batch = run.delivery.widened(run.delivery.on_host(fields), run.opening.specs)
             if isinstance(fields, KeyedBatch) and fields.key is not None:
                 fields.key.leg = run.position.seen
                 batch = KeyedBatch(batch, key=fields.key)

@@ -37,6 +37,7 @@ from spiral_stream.plan.tree import find, spine
 from spiral_stream.plan.verbs import maps, splits
 from spiral_stream.plan.verbs.row_makers import natural_identity, sample_identity
 from spiral_stream.planner.defaults import settled, tokenized
+from spiral_stream.planner.narrow_ids import need_narrow_ids
 from spiral_stream.row_verbs import RowVerbs
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
@@ -317,11 +318,10 @@ class Relation(RowVerbs):
         """
         rule = as_tail(last)
         fields = with_mask(with_steps(fields), rule, self.columns[0])
-        node = with_decoded(self.node, fields)
-        formed = settled(node, formation, composition, batch_size)
-        values = (batch_size, rule, tuple(fields.items()), formed, on_error, error_budget)
+        node = need_narrow_ids(with_decoded(self.node, fields), fields, self.catalog.registry)
+        formed = batch_size, rule, tuple(fields.items()), settled(node, formation, composition, batch_size)
         text, exchange = expression_text("collate", "cost", cost), row_exchange(balance, step_batches)
-        return self._with(nodes.Collate(node, *values, text, exchange))
+        return self._with(nodes.Collate(node, *formed, on_error, error_budget, text, exchange))
 
     @door(PlanError)
     def to_torch(

@@ -1,7 +1,8 @@
 """Copy batches to one CUDA device on a separate CUDA stream, and finish their transforms there.
 
 Images travel as uint8 NHWC, a quarter of float32. On the device, three kernels normalize them, cast them and arrange them
-as NCHW. The training thread never waits for the device: events order the copies before the model's kernels.
+as NCHW. Token ids of 16 bits, a quarter of int64, are widened there. The training thread never waits for the device: events
+order the copies before the model's kernels.
 
 Nothing here reads data: a machine with a GPU and PyTorch runs it on batches of any origin.
 """
@@ -22,6 +23,8 @@ need("torch", "spiral_stream.adapters.cuda")
 import torch  # noqa: E402
 
 Tensors = dict[str, Any]
+Finish = Callable[[torch.Tensor], torch.Tensor]
+MakeFinish = Callable[[torch.device], Finish]  # makes it on a device
 _PIXEL: Final = float(np.float32(1 / 255))
 
 
@@ -30,6 +33,17 @@ def tensor(value: Any) -> Any:
     if is_bfloat16(value):
         return torch.from_numpy(value.view("<i2")).view(torch.bfloat16)
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def widened(ids: torch.Tensor) -> torch.Tensor:
+    """Return token ids of 16 bits as int64, on the device that they lie on: one kernel.
+
+    torch has next to no operators for uint16. Its ``nn.Embedding`` takes int32 and int64, and its ``cross_entropy`` int64 alone.
+
+    Args:
+        ids: uint16.
+    """
+    return ids.to(torch.int64)
 
 
 def numbered(device: torch.device) -> torch.device:
@@ -118,15 +132,10 @@ class CudaLink:
     Args:
         device: a CUDA device, by its number.
         moved: the fields that go there.
-        finishers: field -> makes what ends it on the device.
+        finishers: field -> makes what ends it, on the device if the field goes there.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        moved: frozenset[str],
-        finishers: Mapping[str, Callable[[torch.device], Finisher]],
-    ) -> None:
+    def __init__(self, device: torch.device, moved: frozenset[str], finishers: Mapping[str, MakeFinish]) -> None:
         self._device, self._moved = device, moved
         self._side = side_stream(device)
         with torch.cuda.stream(self._side):
@@ -144,12 +153,10 @@ class CudaLink:
             try:
                 for name, value in batch.fields.items():
                     host = tensor(value)
-                    if isinstance(host, torch.Tensor) and name in self._moved:
-                        moved = host.to(self._device, non_blocking=True)
-                        finisher = self._finishers.get(name)
-                        out[name] = moved if finisher is None else finisher(moved)
-                    else:
-                        out[name] = host
+                    goes = isinstance(host, torch.Tensor) and name in self._moved
+                    there = host.to(self._device, non_blocking=True) if goes else host
+                    finish = self._finishers.get(name)
+                    out[name] = there if finish is None else finish(there)
             except BaseException as error:
                 if isinstance(error, torch.OutOfMemoryError):
                     error.add_note(

@@ -1,12 +1,13 @@
 """Streams as PyTorch users know them: tensors, `IterableDataset`, pinned memory and CUDA streams.
 
-Host arrays become tensors without a copy. Fields for a CUDA device lie in pinned memory that is used again, and are copied
-while the model works on the batch before (`adapters.cuda`).
+Host arrays become tensors without a copy, but for token ids of uint16, which become int64. Fields for a CUDA device lie in
+pinned memory that is used again, and are copied while the model works on the batch before (`adapters.cuda`).
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self, final
 from weakref import ref
@@ -18,6 +19,7 @@ from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, StreamError, listed, shown
 from spiral_stream.extras import need
+from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.stages import Stages
 from spiral_stream.prepared import PreparedStream
@@ -36,7 +38,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
-from spiral_stream.adapters.cuda import CudaLink, Finisher, Tensors, numbered, tensor  # noqa: E402
+from spiral_stream.adapters.cuda import CudaLink, Finisher, MakeFinish, Tensors, numbered, tensor, widened  # noqa: E402
 from spiral_stream.adapters.measured import fetched  # noqa: E402
 from spiral_stream.adapters.pinned_memory import memory_for  # noqa: E402
 
@@ -52,13 +54,34 @@ _AHEAD_OF_WORKERS: Final = 2  # batches on the device before the loop has them, 
 
 @final
 class TorchDelivery(Delivery):
-    """Tensors on the CPU, or on one CUDA device."""
+    """Tensors on the CPU, or on one CUDA device.
+
+    Args:
+        narrow: leave token ids of uint16 as they are, for the process that copies them to a device.
+    """
+
+    def __init__(self, *, narrow: bool = False) -> None:
+        self._narrow = narrow
 
     def on_host(self, fields: dict[str, Any]) -> Tensors:
         return {name: tensor(value) for name, value in fields.items()}
 
+    def widened(self, batch: Tensors, host: Mapping[str, FieldSpec]) -> Tensors:
+        return batch | {name: widened(batch[name]) for name in self._wideners(host)}
+
+    def _wideners(self, host: Mapping[str, FieldSpec]) -> dict[str, MakeFinish]:
+        """What widens token ids, for each field of them."""
+        return {} if self._narrow else _wideners(host)
+
     def delivered(self, feed: Feed, devices: Devices, stages: Stages) -> Generator[Tensors, None, None]:
-        return _arriving(feed, devices, _finishers(stages, devices), stages.plan.prefetch)
+        ends = _finishers(stages, devices) | self._wideners({stage.name: stage.spec for stage in stages.fields})
+        return _arriving(feed, devices, ends, stages.plan.prefetch)
+
+    def spec(self, host: dict[str, FieldSpec]) -> dict[str, FieldSpec]:
+        return {
+            name: each if each.widened is None else replace(each, dtype=each.widened, widened=None)
+            for name, each in host.items()
+        }
 
     def need(self, devices: Devices) -> None:
         _cuda(devices)
@@ -116,7 +139,8 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     """A stream of dicts of tensors and lists, and a PyTorch data set.
 
     Iterate it by itself, through ``DataLoader(stream, batch_size=None)``, or through a `StreamLoader`. Host tensors share
-    the memory of the batch; those on a CUDA device were copied while the model worked on the batch before.
+    the memory of the batch; those on a CUDA device were copied while the model worked on the batch before. Token fields of
+    dtype uint16 become int64, on the device if they go there: `nn.Embedding` takes int32 and int64, `cross_entropy` int64.
 
     Args:
         plan: from ``relation.sample(...).collate(...).to_torch()``.
@@ -240,7 +264,8 @@ class StreamLoader(IterableDataset[Tensors]):
         feed = _FromWorkers(loader)
         self._delivered, self._reached, passes.elsewhere = 0, None, self._over
         try:
-            with closing(_arriving(feed, self.stream.devices(), {}, _AHEAD_OF_WORKERS)) as batches:
+            ends = _wideners(self.stream._run.opening.specs)  # noqa: SLF001  as above
+            with closing(_arriving(feed, self.stream.devices(), ends, _AHEAD_OF_WORKERS)) as batches:
                 for batch in batches:
                     self._delivered, self._reached = self._delivered + 1, feed.reached.popleft()
                     key = feed.keys.popleft()
@@ -353,12 +378,16 @@ def _need_options(num_workers: int, options: Mapping[str, Any]) -> None:
 
 @final
 class _Followed(IterableDataset[tuple[Tensors, Reached]]):
-    """Yields the stream's batches in workers, each with what the main process has to know about it."""
+    """Yields the stream's batches in workers, each with what the main process has to know about it.
+
+    Token ids of uint16 travel as they are: the main process widens them, on the device if they go there.
+    """
 
     def __init__(self, stream: TorchStream) -> None:
         self._stream = stream
 
     def __iter__(self) -> Iterator[tuple[Tensors, Reached]]:
+        self._stream._run.delivery = TorchDelivery(narrow=True)  # noqa: SLF001  as below; of this worker
         for batch in self._stream.bind(device="cpu"):
             yield batch, self._stream._reached_place()  # noqa: SLF001  the loader is in this room
 
@@ -385,7 +414,7 @@ class _FromWorkers(Feed):
 
 
 def _arriving(
-    feed: Feed, devices: Devices, finishers: "Mapping[str, Callable[[torch.device], Finisher]]", ahead: int
+    feed: Feed, devices: Devices, finishers: Mapping[str, MakeFinish], ahead: int
 ) -> Generator[Tensors, None, None]:
     """Yield batches as tensors, those for a CUDA device copied ``ahead`` of the loop."""
     device = _cuda(devices)
@@ -393,8 +422,17 @@ def _arriving(
         link = CudaLink(numbered(device), _moved(devices), finishers)
         yield from CopiesAhead(link.begin, ahead).run(feed)
         return
+    ends = {name: make(torch.device("cpu")) for name, make in finishers.items()}
     while (batch := feed.get()) is not None:
-        yield {name: tensor(value) for name, value in batch.fields.items()}
+        out = {name: tensor(value) for name, value in batch.fields.items()}
+        for name, end in ends.items():
+            out[name] = end(out[name])
+        yield out
+
+
+def _wideners(host: Mapping[str, FieldSpec]) -> dict[str, MakeFinish]:
+    """What makes int64 of the token ids of uint16 among the fields of a batch."""
+    return {name: lambda _: widened for name, each in host.items() if each.widened is not None}
 
 
 def _moved(devices: Devices) -> frozenset[str]:
@@ -402,7 +440,7 @@ def _moved(devices: Devices) -> frozenset[str]:
     return frozenset(name for name, device in devices.items() if device not in (None, "cpu"))
 
 
-def _finishers(stages: Stages, devices: Devices) -> dict[str, Callable[[torch.device], Finisher]]:
+def _finishers(stages: Stages, devices: Devices) -> dict[str, MakeFinish]:
     """What makes the ends of image fields that a device normalizes; the host does where it puts values in their place."""
     if fills_with_value(stages.batches.last):
         return {}
@@ -410,7 +448,7 @@ def _finishers(stages: Stages, devices: Devices) -> dict[str, Callable[[torch.de
     return {stage.name: _finisher(stage) for stage in moved if stage.ends_on_device}
 
 
-def _finisher(stage: PixelStage) -> Callable[[torch.device], Finisher]:
+def _finisher(stage: PixelStage) -> MakeFinish:
     program: Any = stage.program  # none of masks, which end on the host
     _, mean, std = program.on_device()
     return partial(Finisher, mean, std, stage.spec.dtype or "uint8", program.layout)

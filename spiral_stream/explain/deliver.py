@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
-from spiral_stream.explain.batch.sizes import Size, batch_size
+from spiral_stream.explain.batch.sizes import Size, batch_size, delivered_arrays, widened_fields
 from spiral_stream.explain.figure import ABOUT, EXACT, METRICS, Figure, Phrase, phrase
 from spiral_stream.explain.subject import Subject
 
@@ -51,12 +51,18 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
         "bytes a batch": size.shown,
         "host memory bound": _bound(subject, size, host, "2 x prefetch" if device else "prefetch"),
     }
+    wide = widened_fields(subject) if stages.plan.framework == "torch" else []
+    there = delivered_arrays(subject) if wide else size.arrays
+    if wide:
+        where = f"copied to {device}" if device else "delivered"
+        words = f"{', '.join(wide)}: uint16 until they are {where}, then int64"
+        out["widened"] = ABOUT.phrase(f"{words}: {{bytes:m}} bytes a batch", "bytes", bytes=there) if there else words
     if device:
         out["on the device"] = ABOUT.phrase(
             f"{device}: {stages.plan.prefetch} batches before the loop has them, {{ahead:m}} bytes; "
             "page-locked on the host up to {locked} bytes, since PyTorch makes powers of two of each field's",
             "bytes",
-            ahead=size.arrays * stages.plan.prefetch,
+            ahead=there * stages.plan.prefetch,
             locked=2 * size.arrays * slots,
         )
     return out if metrics is None else out | _measured(subject, metrics)

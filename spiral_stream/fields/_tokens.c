@@ -30,6 +30,7 @@ FILLER(same1, int8_t, value)
 FILLER(same2, int16_t, value)
 FILLER(same4, int32_t, value)
 FILLER(same8, int64_t, value)
+FILLER(climb2, uint16_t, value + i)
 FILLER(climb4, int32_t, value + i)
 FILLER(climb8, int64_t, value + i)
 
@@ -55,6 +56,14 @@ static void put_same(uint8_t *out, int item, int64_t value, int64_t count) {
     }                                                                                \
     return lost;                                                                     \
   }
+MOVER(u1_2, uint16_t, uint8_t, 0 * v)
+MOVER(u2_2, uint16_t, uint16_t, 0 * v)
+MOVER(u4_2, uint16_t, uint32_t, v >> 16)
+MOVER(u8_2, uint16_t, uint64_t, v >> 16)
+MOVER(i1_2, uint16_t, int8_t, v < 0)
+MOVER(i2_2, uint16_t, int16_t, v < 0)
+MOVER(i4_2, uint16_t, int32_t, (int32_t)(uint16_t)v ^ v)
+MOVER(i8_2, uint16_t, int64_t, (int64_t)(uint16_t)v ^ v)
 MOVER(u1_4, int32_t, uint8_t, 0 * v)
 MOVER(u2_4, int32_t, uint16_t, 0 * v)
 MOVER(u4_4, int32_t, uint32_t, v >> 31)
@@ -73,9 +82,18 @@ MOVER(i4_8, int64_t, int32_t, 0 & v)
 MOVER(i8_8, int64_t, int64_t, 0 & v)
 
 typedef uint64_t (*Mover)(void *, const void *, int64_t);
-static const Mover movers[2][2][9] = {
+static const Mover movers[3][2][9] = { /* of 2, 4 and 8 bytes of output; unsigned and signed; bytes of input */
+    {{[1] = u1_2, [2] = u2_2, [4] = u4_2, [8] = u8_2}, {[1] = i1_2, [2] = i2_2, [4] = i4_2, [8] = i8_2}},
     {{[1] = u1_4, [2] = u2_4, [4] = u4_4, [8] = u8_4}, {[1] = i1_4, [2] = i2_4, [4] = i4_4, [8] = i8_4}},
     {{[1] = u1_8, [2] = u2_8, [4] = u4_8, [8] = u8_8}, {[1] = i1_8, [2] = i2_8, [4] = i4_8, [8] = i8_8}}};
+
+/* Whether one of `count` labels of 2 bytes is the value that a loss ignores, which no id of them may be. */
+FAST static uint64_t holds(const void *labels, int64_t value, int64_t count) {
+  const uint16_t *at = labels;
+  uint64_t found = 0;
+  for (int64_t i = 0; i < count; i++) found |= at[i] == (uint16_t)value;
+  return found;
+}
 
 /* The batch and its pieces; the arrays are [S]. */
 typedef struct {
@@ -111,22 +129,40 @@ static const char *check(const Fill *f, int64_t *piece) {
   return NULL;
 }
 
+/* `count` labels; not 0 if one of them does not fit, or is ignored though it is an id: only 2 bytes have no sign to tell. */
+static uint64_t put_labels(uint8_t *out, int item, const Fill *f, Mover move, const uint8_t *from, int64_t count) {
+  uint64_t lost = move(out, from, count);
+  return item == 2 ? lost | holds(out, f->padding, count) : lost;
+}
+
+/* `count` equal numbers; not 0 if they do not fit. */
+static uint64_t put_number(uint8_t *out, int item, int64_t number, int64_t count) {
+  put_same(out, item, number, count);
+  return item == 2 && number >> 16;
+}
+
+/* 0, 1, 2, ...; not 0 if the last of them does not fit. */
+static uint64_t put_positions(uint8_t *out, int item, int64_t count) {
+  (item == 2 ? climb2 : item == 4 ? climb4 : climb8)(out, 0, count);
+  return item == 2 && (count - 1) >> 16;
+}
+
 /* One piece of at least one token; not 0 if one of its tokens does not fit. */
 static uint64_t put_piece(uint8_t *out, int item, const Fill *f, int64_t i, int64_t segment) {
   int64_t length = f->lengths[i], size = f->items[i];
   const uint8_t *from = (const uint8_t *)(uintptr_t)f->addresses[i] + f->offsets[i] * size;
-  Mover move = movers[item == 8][f->is_signed][size];
+  Mover move = movers[item == 2 ? 0 : item == 4 ? 1 : 2][f->is_signed][size];
   switch (f->kind) {
     case SHIFTED:
       put_same(out + (length - 1) * item, item, f->padding, 1);
-      return move(out, from + size, length - 1);
+      return put_labels(out, item, f, move, from + size, length - 1);
     case LABELS:
-      if (!f->starts[i]) return move(out, from, length);
+      if (!f->starts[i]) return put_labels(out, item, f, move, from, length);
       put_same(out, item, f->padding, 1);
-      return move(out + item, from + size, length - 1);
+      return put_labels(out + item, item, f, move, from + size, length - 1);
     case ONES: put_same(out, item, 1, length); return 0;
-    case SEGMENTS: put_same(out, item, f->numbers ? f->numbers[i] : segment, length); return 0;
-    case POSITIONS: (item == 4 ? climb4 : climb8)(out, 0, length); return 0;
+    case SEGMENTS: return put_number(out, item, f->numbers ? f->numbers[i] : segment, length);
+    case POSITIONS: return put_positions(out, item, length);
     default: return move(out, from, length);
   }
 }
@@ -151,7 +187,7 @@ static int64_t run(const Fill *f, uint8_t *out, int item) {
 static int agree(const Fill *f, const Py_buffer *views, int item) {
   int64_t count = f->count;
   if (f->kind < 0 || f->kind >= KINDS || (item != 1 && item != 2 && item != 4 && item != 8)) return 0;
-  if (f->kind != ONES && item < 4) return 0;
+  if (f->kind != ONES && item < 2) return 0;
   if (f->rows_B < 0 || f->width_T < 0 || (f->width_T && f->rows_B > INT64_MAX / 8 / f->width_T)) return 0;
   if (views[0].len != f->rows_B * f->width_T * item || (uintptr_t)views[0].buf % item) return 0;
   for (int i = 1; i < 8; i++)

@@ -26,6 +26,7 @@ class FieldSpec:
         shape: without the batch dimension; None for a dimension that varies from batch to batch.
         layout: order of the dimensions of images and clips, such as ``"nchw"``; None for other fields.
         device: where the field is delivered; None for the host.
+        widened: the dtype that torch gets in place of uint16 token ids, with which it computes nothing; None for none.
 
     Examples:
         >>> from spiral_stream.fields import FieldSpec
@@ -37,6 +38,7 @@ class FieldSpec:
     shape: tuple[int | None, ...]
     layout: str | None = None
     device: str | None = None
+    widened: str | None = None
 
 
 class Field(ABC):

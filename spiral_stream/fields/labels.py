@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.arguments import check, class_door, text
+from spiral_stream.arguments import check, class_door, is_integer, text
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields import _tokens
 from spiral_stream.fields.field import named, settle_dtype
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import (
-    WIDE,
+    INTEGERS,
+    NARROW,
     SequenceLayout,
     TokenField,
     TokenFill,
@@ -41,7 +42,8 @@ class LabelField(TokenField):
     mask: str | None = None
 
     def __post_init__(self) -> None:
-        settle_dtype(self, WIDE)
+        settle_dtype(self, INTEGERS)
+        self._need_no_sign()
         check_value(self, "ignore_index")
         other = "the column of the loss mask, such as the second one of a ChatTemplate"
         check(self, named(self), mask=text(other, none=True, besides=self.column, verb="Name"))
@@ -53,9 +55,25 @@ class LabelField(TokenField):
     def need_column(self, where: str, column: pa.Field) -> None:
         need_mask(where, column)
 
+    def _need_no_sign(self) -> None:
+        """Refuse the negative value that a loss ignores, where the dtype has no sign."""
+        if self.dtype == NARROW and is_integer(self.ignore_index) and self.ignore_index < 0:
+            msg = (
+                f"{named(self)}: dtype='uint16' has no sign, and ignore_index={self.ignore_index}. Give a number that is no id, "
+                'such as ignore_index=65_535, to the loss too; or leave labels dtype="int64"'
+            )
+            raise PlanError(msg)
+
     @property
     def padding(self) -> int:
         return self.ignore_index
+
+    @property
+    def too_wide(self) -> str:
+        return (
+            f"a token does not fit dtype uint16, which holds ids from 0 to 65,535, or it is ignore_index={self.ignore_index}, "
+            'and the loss would ignore it. Give another ignore_index, or dtype="int64"'
+        )
 
     def ignore(self, mask: Ragged, tokens: Ragged, layout: SequenceLayout, out_BT: NDArray[Any]) -> None:
         """Put ``ignore_index`` where the mask of the token that is a label is 0.
@@ -109,7 +127,8 @@ class ShiftedLabels(LabelField):
     Args:
         column: the token column, the same as in `Pad`.
         ignore_index: the label that the loss ignores; -100 is the default of torch's ``cross_entropy``.
-        dtype: ``"int64"``, which torch's ``cross_entropy`` needs, or ``"int32"``.
+        dtype: ``"int64"``, which torch's ``cross_entropy`` needs, ``"int32"``, or ``"uint16"``, which torch gets as int64. It
+            has no sign: say ``ignore_index=65_535`` here and to the loss. A token that is this number is a `DataError`.
         device: where the field is delivered; None leaves it on the host.
         mask: a column of lists of 0 and 1, one value per token: a token with 0 is no label. None makes all tokens labels.
 
@@ -140,7 +159,8 @@ class Labels(LabelField):
     Args:
         column: the token column, the same as in `Pad`.
         ignore_index: the label that the loss ignores; -100 is what transformers expects.
-        dtype: ``"int64"``, which torch's ``cross_entropy`` needs, or ``"int32"``.
+        dtype: ``"int64"``, which torch's ``cross_entropy`` needs, ``"int32"``, or ``"uint16"``, which torch gets as int64. It
+            has no sign: say ``ignore_index=65_535`` here and to the loss. A token that is this number is a `DataError`.
         device: where the field is delivered; None leaves it on the host.
         mask: a column of lists of 0 and 1, one value per token: a token with 0 is no label. None makes all tokens labels.
 

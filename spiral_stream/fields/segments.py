@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spiral_stream.arguments import class_door
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import named, settle_dtype
-from spiral_stream.fields.sequence import WIDE, SequenceField, SequenceLayout, TokenField, TokenFill
+from spiral_stream.fields.sequence import INTEGERS, SequenceField, SequenceLayout, TokenField, TokenFill
 
 
 @final
@@ -30,7 +30,7 @@ class Segments(TokenField):
 
     Args:
         column: the token column, the same as in `Pad`.
-        dtype: ``"int32"`` or ``"int64"``.
+        dtype: ``"int32"``, ``"int64"``, or ``"uint16"``, which torch gets as int64; see `Pad`.
         device: where the field is delivered; None leaves it on the host.
 
     Raises:
@@ -51,7 +51,11 @@ class Segments(TokenField):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        settle_dtype(self, WIDE)
+        settle_dtype(self, INTEGERS)
+
+    @property
+    def too_wide(self) -> str:
+        return 'a row has more than 65,535 pieces, which uint16 cannot number. Give dtype="int32"'
 
 
 @final
@@ -65,7 +69,7 @@ class Positions(TokenField):
 
     Args:
         column: the token column, the same as in `Pad`.
-        dtype: ``"int64"``, which transformers uses, or ``"int32"``.
+        dtype: ``"int64"``, which transformers uses, ``"int32"``, or ``"uint16"``, which torch gets as int64; see `Pad`.
         device: where the field is delivered; None leaves it on the host.
 
     Raises:
@@ -84,7 +88,11 @@ class Positions(TokenField):
     device: str | None = None
 
     def __post_init__(self) -> None:
-        settle_dtype(self, WIDE)
+        settle_dtype(self, INTEGERS)
+
+    @property
+    def too_wide(self) -> str:
+        return 'a piece has more than 65,536 tokens, whose positions uint16 cannot hold. Give dtype="int32", or "int64"'
 
 
 @final

@@ -31,8 +31,12 @@ from spiral_stream.semantic import is_ragged, is_text
 
 Int64 = NDArray[np.int64]
 
-# Narrower types cannot hold a vocabulary, and torch computes with neither uint32 nor uint16.
-WIDE: Final = ("int64", "int32")
+WIDE: Final = ("int64", "int32")  # hold every vocabulary
+NARROW: Final = "uint16"  # holds ids up to 65,535
+INTEGERS: Final = (*WIDE, NARROW)
+WIDENED: Final = (
+    "int64"  # what torch gets in place of NARROW: its cross entropy takes nothing else (docs/decisions/0097)
+)
 _MULTIPLE: Final = integer(1, None, "an integer of at least 1, such as 128, or leave it out", none=True)
 _FEW: Final = 4096  # rows of a batch
 _INT64: Final = np.dtype(np.int64)
@@ -170,7 +174,8 @@ class SequenceField(Field):
             name, kind = type(self).__name__, column.type
             msg = f"{name}({column.name!r}): the column is {kind}, not a list of integers. {_way_out(column)}"
             raise PlanError(msg)
-        return FieldSpec(self.dtype_name, (self.fixed,), None, self.device)
+        widened = WIDENED if self.dtype_name == NARROW else None
+        return FieldSpec(self.dtype_name, (self.fixed,), None, self.device, widened)
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NoReturn:
         """Raise: a token column has to be placed first, and `fill_tokens` writes it."""
@@ -219,12 +224,20 @@ class TokenField(SequenceField):
             layout.numbers,
         )
         if refused >= 0:
-            msg = (
-                f"{named(self)}: a token does not fit dtype {self.dtype}; "
-                "ids are below 2**31. Ask for int64, or look at the values with List"
-            )
+            msg = f"{named(self)}: {self._unfit()}"
             raise DataError(msg, row=refused)
         return out_BT
+
+    def _unfit(self) -> str:
+        """What does not fit, and the way out."""
+        if self.dtype == NARROW:
+            return self.too_wide
+        return f"a token does not fit dtype {self.dtype}; ids are below 2**31. Ask for int64, or look at the values with List"
+
+    @property
+    def too_wide(self) -> str:
+        """What uint16 does not hold, and the way out."""
+        return 'a token does not fit dtype uint16, which holds ids from 0 to 65,535. Give dtype="int32", or "int64"'
 
 
 def is_tokens(kind: pa.DataType) -> bool:

@@ -62,6 +62,16 @@ class Delivery(ABC):
         while (batch := feed.get()) is not None:
             yield self.on_host(batch.fields)
 
+    def widened(self, batch: Any, host: Mapping[str, FieldSpec]) -> Any:
+        """Return a batch on the host with token ids in a dtype that the framework computes with.
+
+        Args:
+            batch: from `on_host`.
+            host: what its fields are before they are delivered.
+        """
+        del host
+        return batch
+
     @abstractmethod
     def need(self, devices: Devices) -> None:
         """Refuse devices that batches cannot be delivered to.

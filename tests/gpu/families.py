@@ -1,4 +1,4 @@
-"""Batches of the three programs, small: as they lie on the host, and as the host would deliver them."""
+"""Batches of the three programs and of ids of 16 bits, small: as they lie on the host, and as the host would deliver them."""
 
 import json
 from collections.abc import Callable, Generator
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import spiral_stream as sp
 from spiral_stream.plan.nodes import Deliver
@@ -17,7 +18,7 @@ from tests.stream.explain import footages, mixtures
 
 Fields = dict[str, Any]
 RECORDED = Path(__file__).parent / "recorded"
-NAMES = ("image", "text", "video")
+NAMES = ("image", "text", "video", "ids")
 BATCHES = 2  # of each that are recorded
 
 
@@ -39,11 +40,31 @@ def video(folder: Path) -> tuple[Deliver, sp.Catalog]:
     return footages.program(made.catalog, max_frames=16, window_size=64, **small).plan, made.catalog
 
 
-FAMILIES: dict[str, Callable[[Path], tuple[Deliver, sp.Catalog]]] = {"image": image, "text": text, "video": video}
+def ids(folder: Path) -> tuple[Deliver, sp.Catalog]:
+    """Ids of every size that uint16 holds, with labels, segments and positions, in packed rows."""
+    catalog = sp.connect(str(folder / "ids"))
+    rng = np.random.default_rng(5)
+    lists = [rng.integers(0, 2**16 - 1, 1 + row % 19).tolist() for row in range(64)]
+    table = pa.table({"name": range(64), "tokens": pa.array(lists, pa.list_(pa.uint16()))})
+    catalog.register("rows", sp.Arrow(table), identity="name")
+    fields = {
+        "ids": sp.Pad("tokens", dtype="uint16", pad_value=2**16 - 1),
+        "labels": sp.ShiftedLabels("tokens", dtype="uint16", ignore_index=2**16 - 1),
+        "segments": sp.fields.Segments("tokens", dtype="uint16"),
+        "positions": sp.fields.Positions("tokens", dtype="uint16"),
+    }
+    sampled = catalog.table("rows").sample(order=sp.GlobalShuffle(seed=2), epoch=0)
+    formed = sp.batching.Packed(max_tokens=32, window_size=32)
+    return sampled.collate(batch_size=4, formation=formed, fields=fields).to_numpy().plan, catalog
+
+
+FAMILIES: dict[str, Callable[[Path], tuple[Deliver, sp.Catalog]]] = {
+    "image": image, "text": text, "video": video, "ids": ids,
+}  # fmt: skip
 
 
 class Sent(Delivery):
-    """Keeps batches as they are sent to a device, and what it takes to finish their images."""
+    """Keeps batches as they are sent to a device, and what it takes to finish their images; nothing for ids of 16 bits."""
 
     def on_host(self, fields: Fields) -> Any:
         return fields
@@ -59,6 +80,7 @@ class Sent(Delivery):
         for stage in (each for each in stages.fields if each.ends_on_device):
             _, mean, std = stage.program.on_device()
             ends[stage.name] = [mean.tolist(), std.tolist(), stage.spec.dtype, stage.program.layout]
+        ends |= {stage.name: [] for stage in stages.fields if stage.spec.widened}
         while (batch := feed.get()) is not None:
             yield batch.fields, ends
 
@@ -77,9 +99,10 @@ def record(name: str, folder: Path) -> dict[str, Any]:
     return out
 
 
-if __name__ == "__main__":  # records anew: python -m tests.gpu.families
+if __name__ == "__main__":  # records anew: python -m tests.gpu.families [NAME ...]
+    import sys
     import tempfile
 
     RECORDED.mkdir(exist_ok=True)
-    for each in NAMES:
+    for each in sys.argv[1:] or NAMES:
         np.savez_compressed(RECORDED / f"{each}.npz", **record(each, Path(tempfile.mkdtemp())))

@@ -1,4 +1,4 @@
-"""Images, token lists and clips: what a device delivers is what the host delivers.
+"""Images, token lists, ids of 16 bits and clips: what a device delivers is what the host delivers.
 
 Recorded batches travel to a machine that has a GPU and PyTorch alone. Where all of Spiral is installed, the programs run whole.
 """
@@ -7,7 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,23 @@ import pytest
 import torch
 
 import spiral_stream as sp
-from spiral_stream.adapters.cuda import CudaLink, Finisher, numbered, tensor
+from spiral_stream.adapters import cuda
+from spiral_stream.adapters.cuda import CudaLink, Finisher, MakeFinish, numbered, tensor, widened
 from spiral_stream.adapters.device_copies import CopiesAhead
 from spiral_stream.adapters.pinned_memory import pinned_for
 from spiral_stream.runtime.batch.pending_batch import Batch
 from spiral_stream.runtime.delivery import OneBatch
 from spiral_stream.runtime.slots import Slots
+from tests.fixtures.tensor_moves import Moves
 
-NAMES = ("image", "text", "video")
+NAMES = ("image", "text", "video", "ids")
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "recorded"
 WHOLE = all(importlib.util.find_spec(name) for name in ("lance", "duckdb", "av"))
 
 
 def recorded(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
-    """Batches as they are sent, as they are expected, and what finishes their images."""
+    """Batches as they are sent, as they are expected, and what finishes their images and ids."""
     with np.load(RECORDED / f"{name}.npz") as file:
         ends = json.loads(str(file["ends"]))
         parts: dict[str, dict[int, dict[str, Any]]] = {"sent": {}, "expected": {}}
@@ -42,11 +44,11 @@ def recorded(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dic
     return [*parts["sent"].values()], [*parts["expected"].values()], ends
 
 
-def finishers(ends: dict[str, Any]) -> dict[str, Callable[[torch.device], Finisher]]:
-    return {
-        name: partial(Finisher, np.float32(mean), np.float32(std), dtype, layout)
-        for name, (mean, std, dtype, layout) in ends.items()
-    }
+def finishers(ends: dict[str, Any]) -> dict[str, MakeFinish]:
+    def maker(mean: Any, std: Any, dtype: str, layout: str) -> MakeFinish:
+        return partial(Finisher, np.float32(mean), np.float32(std), dtype, layout)
+
+    return {name: maker(*each) if each else lambda _: widened for name, each in ends.items()}
 
 
 def ulps(found: torch.Tensor, expected: torch.Tensor) -> int:
@@ -60,6 +62,7 @@ def need_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
     for name, wanted in expected.items():
         if isinstance(wanted, np.ndarray):
             on_host, host = found[name].cpu(), tensor(wanted)
+            host = host.to(torch.int64) if host.dtype == torch.uint16 else host
             assert on_host.dtype == host.dtype, name
             if host.dtype == torch.float16:
                 assert ulps(on_host, host) <= 1, name
@@ -99,6 +102,52 @@ importlib.util.find_spec = lambda name, *rest: None if name.split(".")[0] in MIS
 import tests.gpu.test_copies, tests.gpu.test_families
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=300)
+
+
+class Stream:
+    """Stands for a CUDA stream and its events, which this machine may lack."""
+
+    def record(self, stream: Any) -> None:
+        del stream
+
+    def wait_event(self, event: Any) -> None:
+        del event
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+
+def test_ids_go_to_a_device_as_16_bits_and_are_widened_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "side_stream", lambda _: Stream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
+    monkeypatch.setattr(torch.cuda, "Event", Stream)
+    fields = {
+        "ids": np.arange(6, dtype=np.uint16),
+        "stays": np.arange(6, dtype=np.uint16),
+        "mask": np.ones(6, np.uint8),
+    }
+    device = torch.device("meta")
+    ends: dict[str, MakeFinish] = dict.fromkeys(("ids", "stays"), lambda _: widened)
+
+    with Moves() as moves:
+        link = CudaLink(device, frozenset({"ids", "mask"}), ends)
+        (out,) = CopiesAhead(link.begin, 1).run(OneBatch(Batch(range(1), fields)))
+
+    assert moves.seen == [
+        ("cpu", "meta", "uint16", "uint16"),  # over the bus
+        ("meta", "meta", "uint16", "int64"),
+        ("cpu", "cpu", "uint16", "int64"),
+        ("cpu", "meta", "uint8", "uint8"),
+    ]
+    assert {name: (each.device.type, each.dtype) for name, each in out.items()} == {
+        "ids": ("meta", torch.int64),
+        "stays": ("cpu", torch.int64),
+        "mask": ("meta", torch.uint8),
+    }
 
 
 @pytest.mark.skipif(not WHOLE, reason="Lance, DuckDB and PyAV make the batches")

@@ -5,7 +5,7 @@ with the selection, and for text that ``catalog.measure`` has counted. Any other
 running stream measures it (``peak_batch_bytes``), and its budget bounds it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -27,6 +27,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.verbs.mix import STREAM_ID
 from spiral_stream.planner.columns.lineage import Stored
 from spiral_stream.planner.columns.streams import StreamStage
+from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, fixed_bytes, row_bytes
 from spiral_stream.semantic import is_ragged
 
@@ -61,7 +62,7 @@ class Size:
 
 def batch_size(subject: Subject) -> Size:
     """Return the size of a step's batch."""
-    size = _arrays(subject)
+    size = _arrays(subject, subject.stages)
     plains = [stage for stage in subject.stages.plains if stage.spec.dtype is None]
     samples = _samples(subject)
     if plains and samples is None:
@@ -82,9 +83,23 @@ def batch_size(subject: Subject) -> Size:
 # ---- arrays
 
 
-def _arrays(subject: Subject) -> Size:
+def widened_fields(subject: Subject) -> list[str]:
+    """The fields of token ids that torch gets in a wider dtype than batches are written in."""
+    return [stage.name for stage in subject.stages.fields if stage.spec.widened]
+
+
+def delivered_arrays(subject: Subject) -> int:
+    """Bytes of a step's arrays as torch has them, as far as `batch_size` counts arrays."""
+    fields = [
+        replace(stage, spec=replace(stage.spec, dtype=stage.spec.widened)) if stage.spec.widened else stage
+        for stage in subject.stages.fields
+    ]
+    return _arrays(subject, replace(subject.stages, fields=tuple(fields))).arrays
+
+
+def _arrays(subject: Subject, stages: Stages) -> Size:
     """Bytes of a step's arrays: counted, or at most those of a full budget."""
-    stages, merge = subject.stages, subject.bound.merge
+    merge = subject.bound.merge
     formation = stages.formation
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
     flat_bytes, flat, untold = _of_no_row(subject)

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -212,3 +213,144 @@ def test_an_empty_batch_is_an_empty_array() -> None:
         1,
         0,
     )
+
+
+# ---- uint16: what int64 would hold, or an error that names the row; nothing wraps around
+
+MOST = 2**16 - 1
+IGNORED = st.sampled_from([MOST, 0, 7, 300])
+
+
+def alike(narrow: TokenField, wide: TokenField, batch: Drawn) -> None:
+    """The field of uint16 holds what that of int64 holds."""
+    found = filled(narrow, batch.tokens, batch.placed)
+
+    assert found.dtype == np.uint16
+    np.testing.assert_array_equal(found, filled(wide, batch.tokens, batch.placed))
+
+
+def first_wrong(batch: Drawn, written: Any, wrong: Any) -> int | None:
+    """The first sequence that writes a token that does not fit."""
+    return next(
+        (number for _, start, piece, number in batch.pieces() if any(map(wrong, written(piece, start)))),
+        None,
+    )
+
+
+def refused_at(field: TokenField, batch: Drawn, row: int) -> None:
+    with pytest.raises(
+        DataError, match=r"a token does not fit dtype uint16, which holds ids from 0 to 65,535"
+    ) as caught:
+        filled(field, batch.tokens, batch.placed)
+    assert caught.value.row == row
+
+
+@given(batch=drawn(limit=MOST), value=st.integers(0, MOST))
+def test_ids_are_those_of_int64_or_the_first_row_with_another_is_named(batch: Drawn, value: int) -> None:
+    field = Pad("t", dtype="uint16", pad_value=value)
+    row = first_wrong(batch, lambda piece, _: piece, lambda token: token < 0)
+
+    if row is None:
+        alike(field, Pad("t", pad_value=value), batch)
+    else:
+        refused_at(field, batch, row)
+
+
+@given(batch=drawn(limit=400), shifted=st.booleans(), ignore=IGNORED)
+def test_labels_are_those_of_int64_and_no_id_is_ignored_by_chance(batch: Drawn, shifted: bool, ignore: int) -> None:
+    kind = ShiftedLabels if shifted else Labels
+    field = kind("t", dtype="uint16", ignore_index=ignore)
+    row = first_wrong(
+        batch,
+        lambda piece, start: piece[1:] if shifted or start else piece,
+        lambda token: token < 0 or token == ignore,
+    )
+
+    if row is None:
+        alike(field, kind("t", ignore_index=ignore), batch)
+    else:
+        refused_at(field, batch, row)
+
+
+@given(batch=drawn(), kind=st.sampled_from([Segments, Positions]))
+def test_segments_and_positions_are_those_of_int64(batch: Drawn, kind: Any) -> None:
+    alike(kind("t", dtype="uint16"), kind("t", dtype="int64"), batch)
+
+
+VALUES = (200, MOST, MOST + 1, 2**16 + 5, 2**31, 2**32, 2**32 + 1, 2**63, -1, -(2**15), -(2**40))
+KINDS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(kind, value) for kind in KINDS for value in VALUES if np.iinfo(kind).min <= value <= np.iinfo(kind).max],
+)
+def test_every_integer_type_is_written_or_refused(kind: str, value: int) -> None:
+    batch = ragged([np.array([1, 2], kind), np.array([3] * 40 + [value] + [4] * 40, kind)])
+    layout = SequenceLayout.at_row_starts(np.array([2, 81]), 96)
+    if 0 <= value <= MOST:
+        assert filled(Pad("t", dtype="uint16"), batch, layout)[1, 40] == value
+        return
+    for field in (Pad("t", dtype="uint16"), Labels("t", dtype="uint16", ignore_index=MOST)):
+        with pytest.raises(DataError, match=r'Give .*dtype="int(32|64)"') as caught:
+            filled(field, batch, layout)
+        assert caught.value.row == 1
+
+
+def test_positions_and_segments_beyond_16_bits_are_refused() -> None:
+    tokens = Ragged.of_flat(np.zeros(2**16 + 1, np.uint8), np.array([0, 2**16 + 1]))
+    positions, most = Positions("t", dtype="uint16"), SequenceLayout.at_row_starts(np.array([2**16]), 2**16)
+
+    np.testing.assert_array_equal(filled(positions, tokens, most)[0], np.arange(2**16))
+    with pytest.raises(DataError, match=r'more than 65,536 tokens.* Give dtype="int32", or "int64"'):
+        filled(positions, tokens, SequenceLayout.at_row_starts(np.array([2**16 + 1]), 2**16 + 1))
+
+    counts = np.arange(2**16)
+    pieces = Ragged.of_flat(np.zeros(2**16, np.uint8), np.arange(2**16 + 1))
+    ones, zeros = np.ones(2**16, np.int64), np.zeros(2**16, np.int64)
+    row = SequenceLayout(zeros, counts, zeros, ones, 1, 2**16)
+    with pytest.raises(DataError, match=r'more than 65,535 pieces.* Give dtype="int32"') as caught:
+        filled(Segments("t", dtype="uint16"), pieces, row)
+    assert caught.value.row == MOST
+
+
+@pytest.mark.parametrize("given", ["uint16", np.uint16, np.dtype("uint16"), pa.uint16()])
+def test_the_dtype_is_that_of_any_library_and_the_spec_says_what_torch_gets(given: Any) -> None:
+    field = Pad("t", dtype=given)
+
+    assert field == Pad("t", dtype="uint16")
+    assert field.spec(pa.field("t", pa.list_(pa.int32()))) == FieldSpec("uint16", (None,), widened="int64")
+    assert Pad("t", dtype="int32").spec(pa.field("t", pa.list_(pa.int32()))) == FieldSpec("int32", (None,))
+
+
+@pytest.mark.parametrize("kind", [ShiftedLabels, Labels])
+def test_labels_without_a_sign_have_no_negative_ignore_index(kind: Any) -> None:
+    with pytest.raises(
+        PlanError, match=r"ignore_index=-100\. Give a number that is no id, such as ignore_index=65_535, to the"
+    ):
+        kind("t", dtype="uint16")
+    with pytest.raises(PlanError, match=r"ignore_index=65536\. Give an integer that fits uint16"):
+        kind("t", dtype="uint16", ignore_index=2**16)
+
+
+@pytest.mark.parametrize("value", [-1, 2**16, 0.5])
+def test_a_pad_value_fits_uint16(value: Any) -> None:
+    with pytest.raises(PlanError, match=f"pad_value={value}. Give an integer that fits uint16"):
+        Pad("t", dtype="uint16", pad_value=value)
+
+
+def test_other_rows_than_tokens_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"dtype='uint16' is of token ids, .* Give int32, or int64"):
+        Pad("t", dtype="uint16").spec(pa.field("t", pa.list_(pa.list_(pa.int32(), 4))))
+
+
+def test_masked_labels_keep_what_the_mask_says() -> None:
+    tokens, mask = ragged([np.array([5, 6, 7], np.uint16)]), ragged([np.array([1, 0, 1], np.uint8)])
+    layout, field = (
+        SequenceLayout.at_row_starts(np.array([3]), 4),
+        Labels("t", dtype="uint16", ignore_index=MOST, mask="m"),
+    )
+    out_BT = filled(field, tokens, layout)
+
+    field.ignore(mask, tokens, layout, out_BT)
+    assert out_BT.tolist() == [[5, MOST, 7, MOST]]

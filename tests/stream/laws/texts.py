@@ -1,5 +1,6 @@
 """Subjects of texts and mixtures: drawn plans of every formation, shares that move, streams in turn, packed columns."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,15 @@ PLANS: Final = Subject(
     shared=lambda drawn: drawn[0].counted,
     by_day=2,
     by_night=125,
+)
+
+NARROW: Final = Subject(
+    "text, ids of uint16",
+    drawn_streams.catalogs,
+    st.tuples(drawn_streams.plans().map(lambda drawn: replace(drawn, narrow=True)), st.integers(0, 1)),
+    lambda shelf, drawn: lambda: drawn[0].make(shelf, epoch=drawn[1]),
+    shared=lambda drawn: drawn[0].counted,
+    by_night=25,
 )
 
 _BUCKETS: Final = {
@@ -116,4 +126,4 @@ CHATS: Final = [
     for name, formation in (("chats", None), ("packed chats", sp.batching.Packed(max_tokens=256)))
 ]
 
-SUBJECTS: Final = (PLANS, *SCHEDULED, IN_TURN, *COMPOSED, PACKED, *CHATS)
+SUBJECTS: Final = (PLANS, NARROW, *SCHEDULED, IN_TURN, *COMPOSED, PACKED, *CHATS)
