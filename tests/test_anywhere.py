@@ -31,6 +31,7 @@ SEES = {
     "few-files": "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, 256)",
     "one-core": "assert len(os.sched_getaffinity(0)) == 1",
     "proxies": "import urllib.request as r; assert r.getproxies()['http'] and r.proxy_bypass('127.0.0.1')",
+    "garbage": "assert os.environ['MALLOC_PERTURB_'] == '1'",
     "plain-processor": "from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__\n"
     "    assert not any(map(__cpu_features__.get, __cpu_dispatch__))",
 }
