@@ -4,7 +4,8 @@
 zooms and turns over textures with the spectrum of photographs, textured objects that cross the picture, grain, and cuts.
 x264 with its defaults (crf 23, 3 B-frames, key frames at most 250 apart, scene cuts found); every fourth film has a key
 frame every second. Each film has six segments of 2 to 6 s at drawn places, 192 in all, which are also written as files of their
-own, encoded anew. Costs 15 CPU minutes and 250 MB, once; the same machine and libx264 give the same bytes.
+own, encoded anew. Costs 15 CPU minutes and 250 MB, once; the same machine and libx264 give nearly the same
+bytes (docs/decisions/0054).
 
     .bench-venv/bin/python -m benchmarks.footage [--root /tmp/spiral-video] [--films 32]
 """
