@@ -39,7 +39,7 @@ class Traffic:
     wait_s: float = 0.0
     first_byte_s: float = 0.0
     slowest_s: float = 0.0
-    _behind: bool = False  # whether nobody waits for what is counted here
+    _stream: "Traffic | None" = None  # of which this counts what nobody waits for
     _answers: int = 0  # those whose time is known: Lance's client does not say
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
 
@@ -48,6 +48,8 @@ class Traffic:
         with self._lock:
             for name, value in more.items():
                 setattr(self, name, getattr(self, name) + value)
+        if self._stream is not None:
+            self._stream.add(**{name: value for name, value in more.items() if name in _BEHIND})
 
     def answered(self, after_s: float) -> None:
         """Count an answer that began some seconds after it was asked for."""
@@ -93,16 +95,16 @@ def counted(traffic: Traffic, work: Callable[..., T], *args: Any, **options: Any
 
 
 def counted_behind(traffic: Traffic, work: Callable[..., T], *args: Any, given: Traffic | None = None) -> T:
-    """Do work that nobody waits for: count what it asks of stores, and neither hits nor waiting; all of it in ``given``."""
+    """Do work that nobody waits for: count what it asks of stores as it comes, not hits or waiting; all in ``given``.
+
+    Whoever reads bytes that were kept finds them counted, since they are counted before they are kept.
+    """
     given = Traffic() if given is None else given
-    given._behind = True  # noqa: SLF001  of this room
-    try:
-        return counted(given, work, *args)
-    finally:
-        traffic.add(**{name: getattr(given, name) for name in _BEHIND})
+    given._stream = traffic  # noqa: SLF001  of this room
+    return counted(given, work, *args)
 
 
 def behind() -> bool:
     """Whether nobody waits for what this thread asks for (`counted_behind`): it is of no use unless it is kept."""
     stream_traffic = _STREAM.get()
-    return stream_traffic is not None and stream_traffic._behind  # noqa: SLF001  of this room
+    return stream_traffic is not None and stream_traffic._stream is not None  # noqa: SLF001  of this room

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.sources import read_kept
-from spiral_stream.storage.counters import Traffic, counted
+from spiral_stream.storage.counters import Traffic, counted, counted_behind
 from spiral_stream.storage.node_cache import eviction as node_room
 from spiral_stream.storage.node_cache import file as node_open
 from spiral_stream.storage.node_cache import store as node_store
@@ -78,6 +78,15 @@ def test_a_file_is_fetched_once_and_is_all_there(folder: Path, traffic: Traffic)
     assert bytes_of(files_of(folder)[0], len(remote.data)) == remote.data
     assert sorted(remote.asked) == [(0, READ_BYTES), (READ_BYTES, 70_001)]
     assert (traffic.hits, traffic.requests, traffic.bytes, traffic.again) == (1, 2, len(remote.data), 0)
+
+
+def test_what_nobody_waits_for_is_counted_once_others_can_read_it(traffic: Traffic) -> None:
+    remote = Remote(1, READ_BYTES + 70_001)
+
+    seen = counted_behind(traffic, lambda: (remote.read(), remote.read(), traffic.requests, traffic.bytes))
+
+    assert seen == ([remote.data], [remote.data], 2, len(remote.data))
+    assert (traffic.requests, traffic.bytes, traffic.hits, traffic.wait_s) == (2, len(remote.data), 0, 0)
 
 
 def test_a_process_that_begins_is_no_file(folder: Path) -> None:
