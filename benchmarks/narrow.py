@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.scale narrow FOLDER`` makes the data once in the folder, starts one process per cell, and asks them in
 turn for a slice of batches, so that what else the machine does falls on all of them alike. ``--other TREE`` measures the
-``spiral_stream`` of another checkout beside this one.
+``spiral_stream`` of another checkout beside this one; ``--together`` asks the processes of all cells in turn.
 
     rows    1,024 rows of an int64, 32 float32 and a short text, from Lance, in a global shuffle
     lists   batches of at most 32,768 padded tokens from a column list<int32>, 560 tokens per document; ids and mask
@@ -11,7 +11,8 @@ turn for a slice of batches, so that what else the machine does falls on all of 
     mixed-lists   as lists, from a mixture of 1,000 streams of 20 documents
     numbers       as rows, without the text
     columns       1,024 rows of 32 columns of float32, stacked one by one
-    lists-int32, lists-uint16, lists-131072   as lists, as int32; as uint16 with a mask of uint8; of at most 131,072 tokens
+    lists-int32, lists-uint16   as lists, as int32; as uint16 with a mask of uint8
+    lists-131072, lists-131072-uint16   as lists and lists-uint16, of at most 131,072 tokens
     packed, packed-131072       rows of 2,048 packed tokens with their segments and positions: 32,768 or 131,072 a batch
 
 Bare means the copies alone, in the compiled loop that batches use: rows of 128 bytes by address, 32 columns by address, or
@@ -41,7 +42,8 @@ VOCABULARY: Final = 20_000
 BATCH, BUDGET, WINDOW = 1_024, 32_768, 2_048
 CELLS: Final = (
     *("rows", "lists", "cache", "mixed-rows", "mixed-lists"),
-    *("numbers", "columns", "lists-int32", "lists-uint16", "lists-131072", "packed", "packed-131072"),
+    *("numbers", "columns", "lists-int32", "lists-uint16", "lists-131072", "lists-131072-uint16"),
+    *("packed", "packed-131072"),
 )
 COLUMNS, PACKED_ROW = 32, 2_048
 BARE: Final = "bare"  # in place of a catalog
@@ -58,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", type=int, default=100, help="of a slice")
     parser.add_argument("--other", type=Path, help="another checkout")
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=CELLS)
+    parser.add_argument("--together", action="store_true", help="ask all cells in turn, to compare one with another")
 
 
 # ---- the data
@@ -157,7 +160,7 @@ def mixed(folder: Path, cell: str, opened: Any) -> Any:
 
 def budget_of(cell: str) -> int:
     """Most tokens of a batch."""
-    return 131_072 if cell.endswith("-131072") else BUDGET
+    return 131_072 if "-131072" in cell else BUDGET
 
 
 def dtype_of(cell: str) -> str:
@@ -330,20 +333,25 @@ def _rest() -> None:
 def main(asked: argparse.Namespace) -> None:
     """Measure the cells, each next to its loop by hand."""
     make(asked.folder, asked.rows)
-    here = Path(__file__).parents[1]
-    trees = [*([("before", asked.other)] if asked.other else []), ("now", here)]
+    trees = [*([("before", asked.other)] if asked.other else []), ("now", Path(__file__).parents[1])]
     print(f"{'':<20} {'ms min':>8} {'median':>8} {'max':>8} {'M/CPU s at min':>16} {'at median':>10}")
-    for cell in asked.cells:
-        kids = [(f"{cell}, {name}", _start(asked.folder, cell, tree, f"catalog-{name}")) for name, tree in trees]
-        if not cell.startswith("packed"):  # which a loop by hand would not form as well
-            kids.append((f"{cell}, by hand", _start(asked.folder, cell, here, "")))
-        kids.append((f"{cell}, bare", _start(asked.folder, cell, here, BARE)))
+    for cells in [asked.cells] if asked.together else [[cell] for cell in asked.cells]:
+        kids = [kid for cell in cells for kid in _begun(asked.folder, cell, trees)]
         found = _in_turn([kid for _, kid in kids], asked.rounds, asked.batches)
         for (name, _), slices in zip(kids, found, strict=True):
             spent, items = sorted(each for each, _ in slices), statistics.mean(count for _, count in slices)
             rates = [items / each / 1e3 for each in (spent[0], statistics.median(spent))]
             times = f"{spent[0]:8.3f} {statistics.median(spent):8.3f} {spent[-1]:8.3f}"
             print(f"{name:<20} {times} {rates[0]:16.2f} {rates[1]:10.2f}", flush=True)
+
+
+def _begun(folder: Path, cell: str, trees: list[tuple[str, Path]]) -> "list[tuple[str, subprocess.Popen[str]]]":
+    """Start the processes of a cell; each with its name."""
+    here = Path(__file__).parents[1]
+    kids = [(f"{cell}, {name}", _start(folder, cell, tree, f"catalog-{name}")) for name, tree in trees]
+    if not cell.startswith("packed"):  # which a loop by hand would not form as well
+        kids.append((f"{cell}, by hand", _start(folder, cell, here, "")))
+    return [*kids, (f"{cell}, bare", _start(folder, cell, here, BARE))]
 
 
 def _start(folder: Path, cell: str, tree: Path, catalog: str) -> "subprocess.Popen[str]":

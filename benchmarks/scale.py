@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale register FOLDER [--rows 10000000] [--fragments 20] [--identity id|name]
     python -m benchmarks.scale select FOLDER [--rows 10000000] [--fragments 20]
-    python -m benchmarks.scale narrow FOLDER [--rows 1000000] [--rounds 20] [--batches 100] [--other TREE]
+    python -m benchmarks.scale narrow FOLDER [--rows 1000000] [--rounds 20] [--batches 100] [--other TREE] [--together]
 
 Each makes its Lance data in the folder once. ``register`` registers, registers again, refreshes unchanged and after one
 fragment was appended, and looks single rows up. ``select`` prepares ``quality >= 0.8`` (20 % pass), another threshold, the
