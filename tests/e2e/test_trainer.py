@@ -13,6 +13,7 @@ import pytest
 
 import spiral_stream as sp
 from tests.fixtures.streams import our_threads
+from tests.fixtures.waits import until
 from tests.stream.adapters import documents
 
 torch = pytest.importorskip("torch")
@@ -54,7 +55,7 @@ def one_thread() -> Any:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-    assert our_threads() == []
+    until(lambda: not our_threads())  # those of a stream that was dropped end when a core is free
 
 
 class Recording(StreamTrainer):

@@ -1,5 +1,7 @@
+import gc
 import multiprocessing
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream import use_storage
 from tests.fixtures import stores, streams
+from tests.fixtures.waits import FAR_S
 
 # What workers of a DataLoader import, once: a spawned one takes 2 to 3 CPU s for it. That such a worker starts is shown by
 # the tests that spawn; a forked server's is sent the same.
@@ -43,6 +46,8 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_threads_left() -> Iterator[None]:
     """The test ends with no thread of ours alive. One that an earlier test left fails one test, not all that come after."""
+    if _alive():
+        gc.collect()  # an earlier test may have left a circle
     _need_no_thread()
     yield
     _need_no_thread()
@@ -51,8 +56,15 @@ def no_threads_left() -> Iterator[None]:
 _LEFT: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads that failed a test already
 
 
+def _alive() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("spiral") and each not in _LEFT]
+
+
 def _need_no_thread() -> None:
-    alive = [each for each in threading.enumerate() if each.name in streams.our_threads() and each not in _LEFT]
+    end = time.monotonic() + FAR_S
+    for each in _alive():  # those of a stream that was dropped were told to end, and end later
+        each.join(max(0.0, end - time.monotonic()))
+    alive = _alive()
     _LEFT.update(alive)
     assert [each.name for each in alive] == []
 

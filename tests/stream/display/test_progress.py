@@ -132,6 +132,7 @@ def shown(capfd: pytest.CaptureFixture[str], words: str) -> str:
     return said[0]
 
 
+@pytest.mark.usefixtures("no_threads_left")
 def test_the_line_shows_the_work_inside_and_no_thread_stays(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

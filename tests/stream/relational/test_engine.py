@@ -39,6 +39,7 @@ def test_no_keys_make_one_group() -> None:
     assert out.to_pydict() == {"d": [2], 'm"': [4.0]}
 
 
+@pytest.mark.usefixtures("no_threads_left")
 def test_an_aggregate_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_SQL_TIMEOUT_S", "0.02")
     rows = pa.table({"k": np.arange(3_000_000) * 2654435761 % 2**32})

@@ -129,6 +129,7 @@ def test_nothing_goes_for_it(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatc
     assert network["requests"] > ROWS / 2
 
 
+@pytest.mark.usefixtures("no_threads_left")
 def test_closing_ends_it(catalog: sp.Catalog) -> None:
     stream = plan(catalog.table("packed")).to_numpy(prefetch=3)
     next(iter(stream))

@@ -185,6 +185,7 @@ def test_what_is_not_the_object_is_named(
         store_of("s3://no-such-bucket/a")[0].get("a")
 
 
+@pytest.mark.usefixtures("no_threads_left")
 def test_a_stream_that_waits_for_a_store_closes_at_once(images: dict[str, Any], proxy: FaultProxy) -> None:
     proxy.set(silent=True)
     stream = images["far"].to_numpy(prefetch=4)
@@ -197,14 +198,19 @@ def test_a_stream_that_waits_for_a_store_closes_at_once(images: dict[str, Any], 
     assert streams.our_threads() == []
 
 
-def test_the_next_epoch_is_asked_for_before_the_present_one_ends(images: dict[str, Any], proxy: FaultProxy) -> None:
+@pytest.mark.usefixtures("no_threads_left")
+def test_the_next_epoch_is_asked_for_before_the_present_one_ends(
+    images: dict[str, Any], proxy: FaultProxy, far: str
+) -> None:
     with images["local"].to_numpy(prefetch=2).bind(rank=0, world_size=2) as stream:
         right = [list(stream), list(stream)]
     had = {each for batch in right[0] for each in batch["id"]}
     new = {each for batch in right[1][:2] for each in batch["id"]} - had
+    store, _ = store_of(far)
+    size = sum(store.stat(f"images/{int(each.removeprefix('img-')):04}.jpg").size for each in had | new)
     with images["far"].to_numpy(prefetch=2).bind(rank=0, world_size=2) as stream:
         found = list(stream)
-        until(lambda: stream.metrics()["network"]["requests"] >= len(had) + len(new))
+        until(lambda: stream.metrics()["network"]["bytes"] >= size)  # nothing is under way when the store goes away
         network = stream.metrics()["network"]
         assert (network["requests"], network["hits"]) == (len(had) + len(new), 0)
         proxy.set(away=True)
@@ -217,6 +223,7 @@ def test_the_next_epoch_is_asked_for_before_the_present_one_ends(images: dict[st
     assert streams.our_threads() == []
 
 
+@pytest.mark.usefixtures("no_threads_left")
 def test_a_stream_that_waits_for_the_next_epoch_closes_at_once(
     images: dict[str, Any], proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
