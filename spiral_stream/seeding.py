@@ -18,6 +18,7 @@ UInt64 = NDArray[np.uint64]
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _M1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _M2: Final = np.uint64(0x94D049BB133111EB)
+_WORD, _GOLDEN_INT, _M1_INT, _M2_INT = (1 << 64) - 1, int(_GOLDEN), int(_M1), int(_M2)
 _GOLDEN_INVERSE, _M1_INVERSE, _M2_INVERSE = (np.uint64(pow(int(word), -1, 1 << 64)) for word in (_GOLDEN, _M1, _M2))
 _S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
 _S54, _S60, _S62 = np.uint64(54), np.uint64(60), np.uint64(62)  # twice as far: what a shift leaves to undo
@@ -85,6 +86,18 @@ def combine(keys: UInt64 | np.uint64, values: UInt64 | np.uint64) -> UInt64:
     v = np.asarray(values, dtype=np.uint64)
     with np.errstate(over="ignore"):
         return mix64((k ^ mix64(v + _GOLDEN)) * _GOLDEN + _GOLDEN)
+
+
+def combine_one(key: int, value: int) -> int:
+    """Return what `combine` gives for one key and one value, from 0 up to 2**64 each: 1 us, where arrays take 30."""
+    word = (key ^ _mixed((value + _GOLDEN_INT) & _WORD)) * _GOLDEN_INT + _GOLDEN_INT
+    return _mixed(word & _WORD)
+
+
+def _mixed(word: int) -> int:
+    word = (word ^ (word >> 30)) * _M1_INT & _WORD
+    word = (word ^ (word >> 27)) * _M2_INT & _WORD
+    return word ^ (word >> 31)
 
 
 def uncombine(keys: UInt64 | np.uint64, combined: UInt64 | np.uint64) -> UInt64:

@@ -6,10 +6,15 @@ length. The hash depends on the chapter's key and the window, not on the lane, s
 the same time.
 """
 
+from functools import partial
+from typing import Final
+
 import numpy as np
 
 from spiral_stream.batching.formation import Int64
-from spiral_stream.seeding import combine, key
+from spiral_stream.seeding import combine, combine_one, key
+
+_FEW: Final = 32  # groups whose hashes cost less one by one
 
 
 def emission_order(count: int, cost_group: int, chapter_key: int, *where: int) -> Int64:
@@ -24,7 +29,10 @@ def emission_order(count: int, cost_group: int, chapter_key: int, *where: int) -
     Returns:
         shape [J], int64: a permutation of the batches' numbers by quantile.
     """
-    groups = np.arange(-(-count // cost_group), dtype=np.uint64)
-    drawn = np.argsort(combine(np.uint64(key("emission", chapter_key, *where)), groups), kind="stable")
+    groups, drawn_by = -(-count // cost_group), key("emission", chapter_key, *where)
+    if groups <= _FEW:
+        few = sorted(range(groups), key=partial(combine_one, drawn_by))
+        return np.array([at for group in few for at in range(count)[group * cost_group :][:cost_group]], dtype=np.int64)
+    drawn = np.argsort(combine(np.uint64(drawn_by), np.arange(groups, dtype=np.uint64)), kind="stable")
     order: Int64 = (drawn[:, None] * cost_group + np.arange(cost_group)).ravel()
     return order[order < count]

@@ -108,10 +108,13 @@ def joined(parts: list[Read], back: NDArray[np.int64]) -> Read:
 
 def split(stream_rows: StreamRows) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
     """Return the streams that samples are of, ascending, and at which places those of each stand."""
-    by = np.argsort(stream_rows.streams, kind="stable")
-    present, first = np.unique(stream_rows.streams[by], return_index=True)
-    if not len(by):  # NumPy splits nothing into one part
+    streams = stream_rows.streams
+    if not len(streams):  # NumPy splits nothing into one part
         return []
+    if (one := streams.min()) == streams.max():
+        return [(int(one), np.arange(len(streams)))]
+    by = np.argsort(streams, kind="stable")
+    present, first = np.unique(streams[by], return_index=True)
     return list(zip(present.tolist(), np.split(by, first[1:]), strict=True))
 
 

@@ -472,9 +472,13 @@ class SampleReader:
         together = None if self._mixed is None else self._mixed.lengths(samples.stream_rows, name)
         if together is not None:
             return pa.array(together)
+        rows, parts = samples.stream_rows.rows, split(samples.stream_rows)
+        selected = [self.stages.streams[stream].selected for stream, _ in parts]
+        if len(parts) == 1:
+            return pa.array(selected[0].lengths(name, rows))
         out = np.empty(len(samples), dtype=np.int64)
-        for stream, where in split(samples.stream_rows):
-            out[where] = self.stages.streams[stream].selected.lengths(name, samples.stream_rows.rows[where])
+        for (_, where), each in zip(parts, selected, strict=True):
+            out[where] = each.lengths(name, rows[where])
         return pa.array(out)
 
 

@@ -73,13 +73,11 @@ class ChapterPositions:
         """Return the positions at places [first, last)."""
         lead, body = len(self.head), len(self.head) + len(self.run)
         inside = self.run[max(0, first - lead) : max(0, last - lead)]
-        return np.concatenate(
-            (
-                self.head[first:last],
-                np.arange(inside.start, inside.stop, dtype=np.uint64),
-                self.behind[max(0, first - body) : max(0, last - body)],
-            )
-        )
+        positions = np.arange(inside.start, inside.stop, dtype=np.uint64)
+        if len(positions) == last - first:
+            return positions
+        behind = self.behind[max(0, first - body) : max(0, last - body)]
+        return np.concatenate((self.head[first:last], positions, behind))
 
 
 @final
