@@ -347,7 +347,9 @@ def _longest(lengths: Int64, runs: Sequence[Run]) -> Int64:
     bounds = np.array([(run.start, run.stop) for run in runs if isinstance(run, slice)], dtype=np.int64)
     order = np.argsort(bounds[:, 0])
     found = np.empty(len(runs), dtype=np.int64)
-    found[order] = np.maximum.reduceat(np.append(lengths, 0), bounds[order].ravel())[::2]  # what lies between is left out
+    found[order] = np.maximum.reduceat(np.append(lengths, 0), bounds[order].ravel())[
+        ::2
+    ]  # what lies between is left out
     return found
 
 
@@ -356,8 +358,7 @@ def _by_keys(pool: Window) -> Int64:
     samples, key = pool.samples, pool.keys[0] if len(pool.keys) == 1 else None
     if key is None or not len(key) or not bool((samples[1:] > samples[:-1]).all()):
         return np.lexsort((samples, *reversed(pool.keys)))
-    least = key.min()
-    if key.dtype == np.int64 and key.max() - least <= _SHORT:
+    if key.dtype == np.int64 and int(key.max()) - int(least := key.min()) <= _SHORT:
         key = (key - least).astype(np.uint16)  # NumPy sorts 16 bits by radix, in a sixth of the time
     return np.argsort(key, kind="stable")
 

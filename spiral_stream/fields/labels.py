@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from spiral_stream.arguments import check, class_door, is_integer, text
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.fields import _tokens
 from spiral_stream.fields.field import named, settle_dtype
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import (
@@ -96,11 +95,9 @@ class LabelField(TokenField):
             )
             raise DataError(msg, row=row)
         counts_BT = np.empty(out_BT.shape, np.int32)
-        refused = _tokens.fill(
-            *(self.KIND, mask.signed, 0, layout.B, layout.T, 4, counts_BT),
-            *(mask.addresses, np.where(tokens.lengths > 0, mask.lengths, 0), mask.item_bytes),
-            *(layout.rows, layout.starts, layout.offsets, layout.lengths),
-        )
+        lengths = np.where(tokens.lengths > 0, mask.lengths, 0)
+        counted = Ragged(mask.addresses, lengths, mask.item_bytes, mask.signed, mask.owners)
+        refused = layout.write(counted, (self.KIND, 0, counts_BT.itemsize), (counts_BT,))
         if refused < 0 and counts_BT.view(np.uint32).max(initial=0) > 1:
             refused = _segment_at(layout, *(int(each[0]) for each in np.nonzero(counts_BT.view(np.uint32) > 1)))
         if refused >= 0:

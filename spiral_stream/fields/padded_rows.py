@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.fields import _tokens
 from spiral_stream.fields.field import Field, FieldSpec, fixed_items, fixed_numpy, fixed_parts, write
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.sequence import SequenceLayout
+from spiral_stream.fields.sequence import TokenFill
 from spiral_stream.semantic import is_ragged
 
 Int64 = NDArray[np.int64]
@@ -96,13 +95,9 @@ class PaddedRows(Field):
         wide = int(np.prod(out.shape[2:], dtype=np.int64))
         ends = np.concatenate([[0], np.cumsum(lengths * wide)])
         rows = Ragged.of_flat(items.reshape(-1).view(bits), ends)
-        layout = SequenceLayout.at_row_starts(rows.lengths, out.shape[1] * wide)
         padding = int(np.array(self.padding, dtype=out.dtype).view(bits))
-        _tokens.fill(
-            *(0, True, padding, layout.B, layout.T, out.itemsize, out),
-            *(rows.addresses, rows.lengths, rows.item_bytes),
-            *(layout.rows, layout.starts, layout.offsets, layout.lengths),
-        )
+        specs = TokenFill.TOKENS, padding, out.itemsize
+        rows.write(specs, (out,), len(rows), out.shape[1] * wide, rows.lengths)
 
     def _need_room(self, lengths: Int64, width: int) -> None:
         over = np.flatnonzero(lengths > width)

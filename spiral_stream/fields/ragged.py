@@ -20,7 +20,8 @@ Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 
 FEW_BYTES: Final = 16 << 20  # that are brought into memory at a time
-_COPY: Final = 0  # of `_tokens.fill`: the items as they are
+MOST_FIELDS: Final = 16  # that one call writes
+_COPY: Final = 0  # the items as they are: `sequence.TokenFill.TOKENS`
 
 
 @final
@@ -61,20 +62,54 @@ class Ragged:
         A field of few items is then written without giving up the interpreter's lock: another thread that waits for the lock
         would take it, and give it back 20 us later. That costs an eighth of the CPU time of small batches.
         """
-        if self.nbytes > most_bytes:
+        if not _tokens.touch(self.addresses, self.lengths, self.item_bytes, most_bytes):
             return self
-        _tokens.touch(self.addresses, self.lengths, self.item_bytes)
         return Ragged(self.addresses, self.lengths, self.item_bytes, self.signed, self.owners, is_near=True)
+
+    def write(
+        self,
+        specs: tuple[int, ...],
+        outs_BT: tuple[NDArray[Any], ...],
+        rows_B: int,
+        width_T: int,
+        lengths: Int64,
+        rows: Int64 | None = None,
+        starts: Int64 | None = None,
+        offsets: Int64 | None = None,
+        numbers: Int64 | None = None,
+    ) -> int:
+        """Write pieces of the sequences to fields of a batch, padding included, in one call.
+
+        Args:
+            specs: of each of F fields, at most `MOST_FIELDS`: what it writes (`sequence.TokenFill`), padding, bytes of an item.
+            outs_BT: F arrays of shape [B, T], C-contiguous; overwritten.
+            rows_B: B.
+            width_T: T.
+            lengths: shape [S], items of each piece.
+            rows: shape [S], the row of each piece; None lays piece i in row i.
+            starts: shape [S], where each begins in its row; None is the row's begin.
+            offsets: shape [S], where each begins in its sequence; None is the sequence's begin.
+            numbers: shape [S], the number of each piece in its row, for segments; None counts those that have an item.
+
+        Returns:
+            The first piece with an item that does not fit one of the fields, or -1.
+
+        Raises:
+            ValueError: a piece is outside the batch or its sequence, or overlaps another; nothing was written.
+        """
+        return _tokens.fill(
+            *(specs, outs_BT, self.signed, self.is_near, rows_B, width_T),
+            *(self.addresses, self.lengths, self.item_bytes, rows, starts, offsets),
+            lengths,
+            numbers,
+        )
 
     def arrow(self) -> pa.Array:
         """Return the sequences as an Arrow array of ``large_list<int64>``: a copy."""
         ends = np.concatenate([[0], np.cumsum(self.lengths)])
         flat = np.empty(int(ends[-1]), dtype=np.int64)
         row = np.zeros(len(self), dtype=np.int64)
-        refused = _tokens.fill(
-            *(_COPY, self.signed, 0, 1, len(flat), flat.itemsize, flat),
-            *(self.addresses, self.lengths, self.item_bytes, row, ends[:-1], row, self.lengths),
-        )
+        refused = self.write((_COPY, 0, flat.itemsize), (flat,), 1, len(flat), self.lengths, row, ends[:-1])
         if refused >= 0:
             msg = "an item is above 2**63 - 1, the largest of int64; store the column as int64"
             raise DataError(msg, row=refused)

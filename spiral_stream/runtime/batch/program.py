@@ -10,7 +10,6 @@ The arrays are the same on both ways, byte for byte.
 
 from typing import Any, final
 
-from spiral_stream.batching.formation import Membership
 from spiral_stream.errors import DataError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.planner.columns.lineage import Refusal
@@ -18,8 +17,7 @@ from spiral_stream.runtime.batch.look_up import LookedUpBatch
 from spiral_stream.runtime.batch.opened_fields import OpenedFields
 from spiral_stream.runtime.batch.pending_batch import Batch, Ready
 from spiral_stream.runtime.columns.samples import as_lists
-from spiral_stream.runtime.fields.layout import TASK_ITEMS
-from spiral_stream.runtime.fields.sequences import SequenceColumn, SequenceFilling
+from spiral_stream.runtime.fields.sequences import SequenceFilling
 from spiral_stream.runtime.fields.size import OBJECT_BYTES, room
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.slots import Slots
@@ -126,25 +124,7 @@ class BatchProgram:
             if not all(type(values) is Ragged for values in some.values()):  # nulls may be among others
                 return False
         try:
-            return all(_write(sequences, column, found.drawn.membership, tokens, fields) for column in self._columns)
+            shape = found.drawn.membership
+            return all(sequences.fill_at_once(column, tokens, shape, fields) for column in self._columns)
         except DataError:
             return False
-
-
-def _write(
-    sequences: SequenceFilling,
-    column: SequenceColumn,
-    shape: Membership,
-    tokens: dict[str, dict[str, Ragged]],
-    fields: dict[str, Any],
-) -> bool:
-    """Write the fields of one column; False for a sequence that has no room, and for a batch that threads share."""
-    some, fixed = tokens[column.name], column.fields[0].length
-    if fixed is not None and bool((some[column.name].lengths > fixed).any()):
-        return False
-    layout = sequences.layout_of(column, some[column.name], shape, column.longest(tokens))
-    if layout.B * layout.T > TASK_ITEMS:
-        return False
-    written = sequences.made(column, layout, fields)
-    column.write(some, layout, slice(0, len(layout.rows)), written)
-    return True

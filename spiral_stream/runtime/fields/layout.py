@@ -53,14 +53,24 @@ def lay_out(
         )
     if packing is not None:
         return SequenceLayout(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
+    return SequenceLayout.at_row_starts(*in_rows(tokens, shape, multiple, alone=alone, fixed=fixed, longest=longest))
+
+
+def in_rows(
+    tokens: Ragged, shape: Membership, multiple: int, *, alone: bool, fixed: int | None, longest: Int64 | None
+) -> tuple[Int64, int]:
+    """Return how many tokens of each sequence lie in its row, shape [B], and the width T, of a batch that is not packed.
+
+    Arguments as in `lay_out`.
+    """
     lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
     if fixed is not None:
-        return SequenceLayout.at_row_starts(np.minimum(lengths, fixed), fixed)
+        return np.minimum(lengths, fixed), fixed
     width = shape.width if alone else 0
     if not width:
         most = lengths if longest is None else longest if shape.lengths is None else np.minimum(longest, shape.lengths)
         width = int(padded(most.max(initial=0), multiple))
-    return SequenceLayout.at_row_starts(lengths, width)
+    return lengths, width
 
 
 def _segments(packing: Packing) -> Int64:

@@ -12,16 +12,25 @@ from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Membership
 from spiral_stream.fields.labels import LabelField
-from spiral_stream.fields.ragged import Ragged
+from spiral_stream.fields.ragged import MOST_FIELDS, Ragged
 from spiral_stream.fields.segments import CuSeqlens
-from spiral_stream.fields.sequence import SequenceLayout, TokenField
+from spiral_stream.fields.sequence import SequenceLayout, TokenField, specs_of
 from spiral_stream.planner.columns.lineage import Key, Lineage, Made, Stored
 from spiral_stream.planner.field_stages import SequenceStage
 from spiral_stream.planner.stages import Stages
 from spiral_stream.runtime.columns.error_sample import blaming
 from spiral_stream.runtime.columns.samples import Int64
 from spiral_stream.runtime.fields.draft import Draft
-from spiral_stream.runtime.fields.layout import as_ragged, cuts, lay_out, need_items, need_room, null_items
+from spiral_stream.runtime.fields.layout import (
+    TASK_ITEMS,
+    as_ragged,
+    cuts,
+    in_rows,
+    lay_out,
+    need_items,
+    need_room,
+    null_items,
+)
 from spiral_stream.runtime.fields.size import capacity, most_items
 from spiral_stream.runtime.metrics import Metrics, timed
 from spiral_stream.runtime.slots import Slots
@@ -57,13 +66,18 @@ class SequenceColumn:
     fields: Sequence[SequenceStage]
     written: Sequence[WrittenField]
     borders: Sequence[tuple[str, CuSeqlens]]  # the others, by name
+    names: Sequence[str]  # of what is written
+    specs: tuple[int, ...]  # of the same: `Ragged.write`
+    plain: bool  # whether one call writes them, and no mask of labels changes them
 
     @classmethod
     def of(cls, name: str, keys: Mapping[str, Stored | Made], fields: Sequence[SequenceStage]) -> "SequenceColumn":
         """Return a column and its fields, sorted by how they are filled."""
         borders = [(stage.name, stage.field) for stage in fields if isinstance(stage.field, CuSeqlens)]
         written = [WrittenField.of(stage) for stage in fields if not isinstance(stage.field, CuSeqlens)]
-        return cls(name, keys, fields, written, borders)
+        names, specs = [each.name for each in written], specs_of([each.field for each in written])
+        plain = len(written) <= MOST_FIELDS and all(each.labels is None for each in written)
+        return cls(name, keys, fields, written, borders, names, specs, plain)
 
     def found(self, gathered: Mapping[str, Ragged], columns: Mapping[Key, pa.Array | Ragged]) -> dict[str, Ragged]:
         """The sequences of a batch, by column: those that were gathered, else those of its samples."""
@@ -184,6 +198,35 @@ class SequenceFilling:
             draft.pool.submit(draft.refusals.attempt, column.name, a, b, fill) for a, b in pairwise(borders)
         ]
 
+    def fill_at_once(
+        self,
+        column: SequenceColumn,
+        found: Mapping[str, Mapping[str, Ragged]],
+        shape: Membership,
+        fields: dict[str, Any],
+    ) -> bool:
+        """Fill the fields of a column in this thread; False where it takes the long way: `fill` says why, or shares the work."""
+        some, first = found[column.name], column.fields[0]
+        tokens, longest = some[column.name], column.longest(found)
+        if first.length is not None and bool((tokens.lengths > first.length).any()):
+            return False
+        if shape.packing is None and column.plain and not column.borders:
+            alone = len(self._columns) == max(1, len(first.together))
+            lengths, width = in_rows(tokens, shape, first.multiple, alone=alone, fixed=first.length, longest=longest)
+            if len(lengths) * width > TASK_ITEMS:
+                return False
+            outs = self._slots_of(column, len(lengths), width)
+            fields.update(zip(column.names, outs, strict=True))
+            return tokens.write(column.specs, outs, len(lengths), width, lengths) < 0
+        layout = self.layout_of(column, tokens, shape, longest)
+        if layout.B * layout.T > TASK_ITEMS:
+            return False
+        written = self.made(column, layout, fields)
+        if column.plain:
+            return layout.write(tokens, column.specs, tuple(out for _, out in written)) < 0
+        column.write(some, layout, slice(0, len(layout.rows)), written)
+        return True
+
     def _need_items(self, draft: Draft, name: str, values: pa.Array) -> None:
         """Refuse the samples whose list has a null item."""
         if draft.shape.packing is None:
@@ -208,10 +251,12 @@ class SequenceFilling:
         """Make the fields of a column in a batch; returns those of shape [B, T], which are still to be written."""
         for name, borders in column.borders:
             fields[name] = borders.cu_seqlens(layout)
-        shape = layout.B, layout.T
-        items = layout.B * layout.T
+        outs = self._slots_of(column, layout.B, layout.T)
+        fields.update(zip(column.names, outs, strict=True))
+        return list(zip(column.written, outs, strict=True))
+
+    def _slots_of(self, column: SequenceColumn, rows_B: int, width_T: int) -> tuple[NDArray[Any], ...]:
+        """Take the memory of what is written, shape [B, T] each."""
+        items, shape = rows_B * width_T, (rows_B, width_T)
         most, take = capacity(self._most[column.name], items), self._slots.take
-        written = [(each, take((items,), each.dtype, most).reshape(shape)) for each in column.written]
-        for each, out in written:
-            fields[each.name] = out
-        return written
+        return tuple([take((items,), each.dtype, most).reshape(shape) for each in column.written])

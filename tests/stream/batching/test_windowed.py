@@ -103,6 +103,20 @@ def test_without_keys_batches_follow_the_positions(lengths: list[int], batch_siz
     assert [sample for batch in out.samples() for sample in batch] == list(range(len(lengths)))
 
 
+@given(
+    st.lists(st.integers(0, 3) | st.integers(-(2**63), 2**63 - 1), max_size=60)
+    | st.lists(st.integers(70_000, 140_000), max_size=60)
+    | st.lists(st.sampled_from([-0.0, 0.0, 1.5, float("inf"), -2.0]), max_size=60)
+)
+def test_a_window_is_sorted_by_its_key_and_then_by_position(keys: list[float]) -> None:
+    kind = np.float64 if any(isinstance(each, float) for each in keys) else np.int64
+    ones, streams = np.ones(len(keys), np.int64), np.zeros(len(keys), np.int32)
+    chapter = ChapterSamples(ones, streams, keys=(np.array(keys, kind),))
+    out = check_formation(WindowedBucket(64, (TOKENS,), cost_group=64), chapter, chapter.setting(batch_size=1))
+
+    assert [sample for batch in out.samples() for sample in batch] == sorted(range(len(keys)), key=keys.__getitem__)
+
+
 def test_equal_keys_keep_the_order_of_positions() -> None:
     assert plain([5, 3, 5, 3, 5, 3], 3, window_size=6).samples() == [[1, 3, 5], [0, 2, 4]]
 

@@ -62,7 +62,7 @@ def test_few_items_are_brought_near_and_many_are_not() -> None:
     assert ragged.near(ragged.nbytes).is_near
     assert ragged.near(ragged.nbytes - 1) is ragged
     with pytest.raises(ValueError, match="the arrays differ in length"):
-        _tokens.touch(ragged.addresses, ragged.lengths[:2], ragged.item_bytes)
+        _tokens.touch(ragged.addresses, ragged.lengths[:2], ragged.item_bytes, 1)
 
 
 def test_a_null_list_is_empty_and_a_null_item_is_0() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spiral_stream import Pad, PadMask, ShiftedLabels
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields import CuSeqlens, FieldSpec, Labels, Positions, Segments
-from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.sequence import SequenceLayout, TokenField
+from spiral_stream.fields.ragged import MOST_FIELDS, Ragged
+from spiral_stream.fields.sequence import SequenceLayout, TokenField, specs_of
 from tests.fixtures.tokens import SENTINEL, Drawn, drawn, filled, ragged
 
 FIELDS: list[TokenField] = [
@@ -39,6 +39,50 @@ def test_ranges_of_rows_filled_alone_equal_the_whole(batch: Drawn, field: TokenF
         tokens = batch.tokens.take(np.arange(pieces.start, pieces.stop))
         assert len(tokens) == len(part.rows)
         np.testing.assert_array_equal(filled(field, tokens, part), whole[first:last])
+
+
+@given(batch=drawn(), fields=st.lists(st.sampled_from(FIELDS), max_size=6))
+def test_fields_that_are_written_together_are_those_that_are_written_alone(
+    batch: Drawn, fields: list[TokenField]
+) -> None:
+    outs = tuple(np.full((batch.placed.B, batch.placed.T), 99, field.dtype) for field in fields)
+
+    assert batch.placed.write(batch.tokens, specs_of(fields), outs) < 0
+
+    for field, out_BT in zip(fields, outs, strict=True):
+        np.testing.assert_array_equal(out_BT, filled(field, batch.tokens, batch.placed))
+
+
+@given(batch=drawn(packed=False))
+def test_sequences_that_begin_their_rows_need_no_places(batch: Drawn) -> None:
+    placed = SequenceLayout.at_row_starts(batch.tokens.lengths, int(batch.tokens.lengths.max(initial=0)))
+    outs = tuple(np.full((placed.B, placed.T), 99, field.dtype) for field in FIELDS)
+
+    assert batch.tokens.write(specs_of(FIELDS), outs, placed.B, placed.T, placed.lengths) < 0
+
+    for field, out_BT in zip(FIELDS, outs, strict=True):
+        np.testing.assert_array_equal(out_BT, filled(field, batch.tokens, placed))
+
+
+def test_what_does_not_fit_together_is_refused_and_nothing_is_written() -> None:
+    tokens = ragged([np.array([1, 2], np.uint16), np.array([3], np.uint16)])
+    good, short, other = np.full((2, 2), 9), np.full((2, 1), 9), np.full((2, 2), 9, np.int32)
+    spec = specs_of([Pad("t")])
+
+    for specs, outs in (
+        (spec * 2, (good, short)),
+        (spec * 2, (good, other)),
+        (spec, (good, good)),
+        (spec[:2], (good,)),
+    ):
+        with pytest.raises(ValueError, match=r"the arrays differ in length|not three numbers for each"):
+            tokens.write(specs, outs, 2, 2, tokens.lengths)
+    with pytest.raises(ValueError, match="more fields than one call takes"):
+        tokens.write(spec * (MOST_FIELDS + 1), (good,) * (MOST_FIELDS + 1), 2, 2, tokens.lengths)
+    with pytest.raises(ValueError, match="piece 1: its row is outside the batch"):
+        tokens.write(spec, (good[:1],), 1, 2, tokens.lengths)
+    assert (good == 9).all()
+    assert (short == 9).all()
 
 
 @given(batch=drawn(), field=st.sampled_from(FIELDS))

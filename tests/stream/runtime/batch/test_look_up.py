@@ -15,7 +15,6 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.cursor import Cursor
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.sequence import TokenField
 from spiral_stream.runtime.batch import look_up as looking_up
 from spiral_stream.runtime.batch.look_up import LookedUpBatch, LookingUp
 from spiral_stream.runtime.batch.opened_fields import Gathering
@@ -219,17 +218,17 @@ def test_tokens_of_small_batches_are_near_when_they_are_written(
     rows: sp.Relation, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     near: list[bool] = []
-    fill = TokenField.fill_tokens
+    write = Ragged.write
 
-    def filling(field: TokenField, tokens: Ragged, *given: Any) -> Any:
+    def writing(tokens: Ragged, *given: Any) -> int:
         near.append(tokens.is_near)
-        return fill(field, tokens, *given)
+        return write(tokens, *given)
 
-    monkeypatch.setattr(TokenField, "fill_tokens", filling)
+    monkeypatch.setattr(Ragged, "write", writing)
     with collated(rows, way).to_numpy() as stream:
         batches = list(stream)
 
-    assert near == [True, True] * len(batches)  # ids and mask
+    assert near == [True] * len(batches)  # ids and mask in one call
 
 
 @pytest.fixture
@@ -291,9 +290,10 @@ def test_tokens_that_are_brought_near_together_are_few(
 def test_bringing_tokens_near_counts_as_reading(tokenized_texts: sp.Relation, monkeypatch: pytest.MonkeyPatch) -> None:
     touched, asleep_s = [0], 0.05
 
-    def touching(*_: Any) -> None:
+    def touching(*_: Any) -> bool:
         touched[0] += 1
         sleep(asleep_s)
+        return True
 
     monkeypatch.setattr("spiral_stream.fields._tokens.touch", touching)
     with tokenized_texts.to_numpy() as stream:
