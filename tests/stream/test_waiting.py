@@ -38,19 +38,27 @@ DEADLINE_S = 0.4
 
 
 class Gate:
-    """Calls that pass through it get stuck once it is shut, until it is opened."""
+    """Calls that pass through it get stuck once it is shut, until it is opened. Closing is in a hurry meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stuck = threading.Event()  # somebody is
         self._left = 1 << 60
         self._open = threading.Event()
+        self._monkeypatch = monkeypatch
+        self._deadline(FAR_S)  # a busy machine ends threads late
 
     def shut(self, after: int = 0) -> None:
         """Let so many more calls through."""
+        self._deadline(DEADLINE_S)
         self._left = after
 
     def open(self) -> None:
+        self._deadline(FAR_S)
         self._open.set()
+
+    def _deadline(self, timeout_s: float) -> None:
+        for room in (threads, pipeline):
+            self._monkeypatch.setattr(room, "CLOSE_TIMEOUT_S", timeout_s)
 
     def pass_through(self) -> None:
         self._left -= 1
@@ -61,9 +69,7 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    for room in (threads, pipeline):
-        monkeypatch.setattr(room, "CLOSE_TIMEOUT_S", DEADLINE_S)
-    made = Gate()
+    made = Gate(monkeypatch)
     yield made
     made.open()
     ended()
