@@ -159,8 +159,10 @@ class Nights:
 
 
 def check(run: dg.ExecuteInProcessResult) -> dg.AssetCheckEvaluation:
-    (found,) = [each for each in run.get_asset_check_evaluations() if each.check_name == CHECK]
-    return found
+    found = [each for each in run.get_asset_check_evaluations() if each.check_name == CHECK]
+    failures = [str(each.step_failure_data.error) for each in run.all_events if each.is_step_failure]
+    assert len(found) == 1, "\n".join(failures)
+    return found[0]
 
 
 def page(run: dg.ExecuteInProcessResult) -> dict[str, Any]:
