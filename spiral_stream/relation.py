@@ -318,7 +318,7 @@ class Relation(RowVerbs):
         """
         rule = as_tail(last)
         fields = with_mask(with_steps(fields), rule, self.columns[0])
-        node = need_narrow_ids(with_decoded(self.node, fields), fields, self.catalog.registry)
+        node = need_narrow_ids(with_decoded(self.node, fields), fields, self.catalog)
         formed = batch_size, rule, tuple(fields.items()), settled(node, formation, composition, batch_size)
         text, exchange = expression_text("collate", "cost", cost), row_exchange(balance, step_batches)
         return self._with(nodes.Collate(node, *formed, on_error, error_budget, text, exchange))

@@ -7,7 +7,7 @@ Of ids that are stored nobody knows the largest: there an id that does not fit i
 from collections.abc import Mapping
 from typing import Any, Final
 
-from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.registry import AnyCatalog
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import named
 from spiral_stream.fields.labels import LabelField
@@ -21,13 +21,13 @@ from spiral_stream.plan.verbs.maps import SampleTokens
 _MOST: Final = 65_535
 
 
-def need_narrow_ids(node: Node, fields: Mapping[str, Any], catalog: Registry) -> Node:
+def need_narrow_ids(node: Node, fields: Mapping[str, Any], catalog: AnyCatalog) -> Node:
     """Return a node, unless a tokenizer has ids above those of uint16 fields, or one that is the labels' ``ignore_index``.
 
     Args:
         node: what is collated.
         fields: of the batch; what is no field is refused elsewhere.
-        catalog: holds the tokenizers.
+        catalog: holds the tokenizers; asked only of fields of uint16.
 
     Raises:
         PlanError: names the field, the tokenizer, its largest id, and the way out.
@@ -38,7 +38,7 @@ def need_narrow_ids(node: Node, fields: Mapping[str, Any], catalog: Registry) ->
         tokenizer = _tokenizer(node, field.column)
         if tokenizer is None:
             continue
-        largest = catalog.tokenizer(tokenizer).vocab_size - 1
+        largest = catalog.registry.tokenizer(tokenizer).vocab_size - 1
         where = f"collate: field {name!r}: {named(field)}: dtype='uint16'"
         has = f"tokenizer {tokenizer!r}, which makes the column, has ids up to {largest:,}"
         if largest > _MOST:
