@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from itertools import chain, islice, repeat
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
+from tests.fixtures.dev_server import free_port
 from tests.fixtures.streams import our_threads
 from tests.fixtures.waits import until
 from tests.stream.adapters import documents
@@ -214,9 +214,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def on_ranks(world: int, out: Path, texts: Path, resume: str | None, steps: int) -> list[list[tuple[str, ...]]]:
     """Train on gloo ranks; what each saw."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     program = "from tests.e2e.test_trainer import one_rank; one_rank()"
     given = json.dumps([str(out), str(texts), resume, steps])
     ranks = [

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import pytest
 from spiral_assets.corpora.images import write_image_relation
 from spiral_assets.corpora.videos import write_video_relations
 from spiral_assets.definitions import defs
-from tests.fixtures.dev_server import ended, started
+from tests.fixtures.dev_server import ended, free_port, started
 from tests.fixtures.folded_pages import details
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -63,9 +62,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for name, value in ours.items():
             patch.setenv(name, value)
         measure()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [str(Path(sys.executable).parent / "dg"), "dev", "-w", "workspace.yaml"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     server = started(command, ROOT, {**os.environ, **ours}, place / "dev.log")
