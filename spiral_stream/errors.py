@@ -202,6 +202,14 @@ def anew(error: S, **facts: Any) -> S:
     return _again(type(error), error.args, {**error.__dict__, **facts})
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether a library failed: an exception, or a panic of Rust, which is none. Else somebody ends the program, as Ctrl-C does.
+
+    Dagster ends a step with an error of its own kind, and pytest a test that takes too long: they go where they are going.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def without_values(error: E) -> E:
     """Clear the local variables of this library's functions that an error came through, and return it. Its lines stay.
 

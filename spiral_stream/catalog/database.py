@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 import pyarrow as pa
 
 from spiral_stream.catalog.lock import locked
-from spiral_stream.errors import CatalogError, SpiralError, cut, shown
+from spiral_stream.errors import CatalogError, SpiralError, cut, is_failure, shown
 from spiral_stream.integrity.locks import LONG_PAUSES_S, Wait
 from spiral_stream.sources.change_detection import content_key
 from spiral_stream.sources.schema import unreadable
@@ -326,9 +326,11 @@ def trying(root: Path, doing: str) -> Iterator[None]:
     """
     try:
         yield
-    except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+    except (SpiralError, MemoryError):
         raise
-    except BaseException as error:  # a panic of Lance derives from BaseException
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         reason = _reason(error)
         known = _REFUSED.get(getattr(error, "errno", None) or 0)
         if known or any(text in reason.lower() for text in _REFUSED.values()):

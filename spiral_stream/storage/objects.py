@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, final
 
-from spiral_stream.errors import SourceError, anew, cut
+from spiral_stream.errors import SourceError, anew, cut, is_failure
 from spiral_stream.extras import need
 from spiral_stream.storage.counters import count, count_answer
 from spiral_stream.storage.faults import fault, not_the_store, warn_of_page
@@ -275,7 +275,7 @@ class _StoreErrors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, SourceError):
             return
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        if is_failure(error):
             raise fault(self._uri, error, self._doing) from None
 
 

@@ -18,7 +18,7 @@ from math import inf
 from time import monotonic
 from typing import Final, TypeVar, final
 
-from spiral_stream.errors import SourceError, warn
+from spiral_stream.errors import SourceError, is_failure, warn
 from spiral_stream.storage.counters import count
 from spiral_stream.storage.faults import PLAIN_HTTP, fault
 from spiral_stream.storage.uri import parse_uri
@@ -76,7 +76,7 @@ class Patience:
                 except SourceError:
                     raise
                 except BaseException as error:
-                    if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+                    if not is_failure(error):
                         raise
                     error.__traceback__ = (
                         None  # the client drops the error in its next call only, and whatever it leads to

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.cache.store.checksums import PartFiles
-from spiral_stream.errors import CacheError, DamageError
+from spiral_stream.errors import CacheError, DamageError, is_failure
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import SHIFT, Mapped, need_sound, verify_rows
 from spiral_stream.integrity.locks import Held
@@ -259,9 +259,9 @@ class CacheReader:
             with seal.reading(part.data):
                 table = self._fragments[file].to_table()
         except BaseException as error:
-            if isinstance(error, CacheError | KeyboardInterrupt | SystemExit):
+            if isinstance(error, CacheError) or not is_failure(error):
                 raise
-            raise part.damage(part.data, str(error)[:200]) from error  # Lance panics with what is no Exception
+            raise part.damage(part.data, str(error)[:200]) from error
         position, size = _descriptor(table, "position"), _descriptor(table, "size")
         stored = size > 0
         if not stored.any():

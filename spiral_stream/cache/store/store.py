@@ -38,7 +38,7 @@ from spiral_stream.cache.store.part_schema import ONE_FILE, schema_of
 from spiral_stream.cache.store.reader import PARTS, REFUSED, ROW, SUMS, CacheReader, OpenShards, files_of, parts_of
 from spiral_stream.cache.store.shared import ABOUT, CacheParts
 from spiral_stream.cache.store.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
-from spiral_stream.errors import CacheError, DamageError, warn
+from spiral_stream.errors import CacheError, DamageError, is_failure, warn
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
@@ -350,10 +350,10 @@ class CacheStore:
             msg = f"cache: {said}stream.materialize() commits it again from the ledger; no shard is built for that"
             raise DamageError(msg) from error
         except BaseException as error:
-            if isinstance(error, CacheError | KeyboardInterrupt | SystemExit | GeneratorExit):
+            if isinstance(error, CacheError) or not is_failure(error):
                 raise
             msg = f"cache: {manifest} is damaged: {str(error)[:200]}; stream.materialize() commits it again from the ledger"
-            raise DamageError(msg) from error  # Lance panics with what is no Exception
+            raise DamageError(msg) from error
 
     def _record(self, dataset: Any) -> None:
         """Keep the digest of a version's manifest, unless it is kept."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.arguments import FLAG, check, class_door
 from spiral_stream.display.progress import working
-from spiral_stream.errors import SourceError, SpiralError, anew, cut
+from spiral_stream.errors import SourceError, SpiralError, anew, cut, is_failure
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
 from spiral_stream.sources.arrow.files import FilesReader
@@ -327,9 +327,11 @@ def _storage(path: str, remote: RemoteBytes | None = None) -> Iterator[None]:
     """Turn Vortex's failures into SourceError, Rust panics (a BaseException) included; or into the store's, if it failed."""
     try:
         yield
-    except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+    except (SpiralError, MemoryError):
         raise
-    except BaseException as error:  # PanicException derives from BaseException
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         if remote is not None and remote.error is not None:
             raise anew(remote.error) from None
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

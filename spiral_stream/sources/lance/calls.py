@@ -7,7 +7,7 @@ from math import ceil
 from time import perf_counter
 from typing import Any, Final
 
-from spiral_stream.errors import SourceError, SpiralError, cut
+from spiral_stream.errors import SourceError, SpiralError, cut, is_failure
 from spiral_stream.storage.counters import count
 from spiral_stream.storage.profiles import need_values, options_of, redacted
 from spiral_stream.storage.retry import Patience
@@ -74,9 +74,11 @@ def storage(title: str) -> Iterator[None]:
     """
     try:
         yield
-    except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+    except (SpiralError, MemoryError):
         raise
-    except BaseException as error:  # PanicException derives from BaseException
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "://" in title:  # its words quote requests
             msg = f"{title}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole; "

@@ -121,6 +121,28 @@ def test_a_commit_that_was_overtaken_is_tried_again(tmp_path: Path, monkeypatch:
     assert next(failures, None) is None
 
 
+class EndedError(BaseException):
+    """Like Dagster's, with which it ends a step."""
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, EndedError])
+def test_an_interrupt_is_no_damage_of_the_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+) -> None:
+    catalog = connect(tmp_path / "catalog")
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise end
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lance, "write_dataset", interrupted)
+        with pytest.raises(end):
+            catalog.register("t", rows())
+    catalog.register("t", rows())
+
+    assert catalog.tables() == ["t"]
+
+
 KILLED = """
 import os, sys
 import lance

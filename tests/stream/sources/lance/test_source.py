@@ -111,8 +111,8 @@ def test_a_file_that_is_not_as_long_as_its_manifest_says_is_named_when_the_datas
         Lance(str(tmp_path / "t.lance")).open()
 
 
-class Panic(BaseException):
-    """Like pyo3's PanicException, which no ``except Exception`` catches."""
+Panic = type("PanicException", (BaseException,), {})  # like pyo3's, which no ``except Exception`` catches
+Ended = type("Ended", (BaseException,), {})  # like Dagster's, with which it ends a step
 
 
 def test_a_panic_in_lance_is_a_source_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,14 +131,15 @@ def test_a_panic_in_lance_is_a_source_error(tmp_path: Path, monkeypatch: pytest.
     assert isinstance(caught.value.__cause__, Panic)
 
 
-def test_an_interrupt_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", [KeyboardInterrupt, Ended])
+def test_an_interrupt_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]) -> None:
     write(tmp_path / "t.lance")
 
     def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+        raise end
 
     monkeypatch.setattr(lance.LanceDataset, "take", interrupt)
-    with Lance(str(tmp_path / "t.lance")).open() as reader, pytest.raises(KeyboardInterrupt):
+    with Lance(str(tmp_path / "t.lance")).open() as reader, pytest.raises(end):
         reader.fetch(np.array([1], dtype=np.uint64), ["id"])
 
 
