@@ -1,12 +1,12 @@
 """Which samples the next batches hold, and where their rows lie: drawn and looked up for several batches at a time.
 
-A batch of narrow rows or of token lists costs more calls than bytes, and a call for sixteen batches costs about what it
+A batch of narrow rows or of token lists costs more calls than bytes, and a call for two dozen batches costs about what it
 costs for one. So the batches of the next steps are looked up with the one that is begun, if they are formed already, and if
 no map makes anything but tokens. Held ahead are addresses, about 100 bytes per sample, for 8,192 samples if batches have
 about the same number. Of each token column, at most 16 MiB are brought into memory with them. The memory of a batch is taken
 when it is begun, so the queue bounds it as ever.
 
-Rows that come from a disk take long, and a loop should not wait for those of sixteen batches. So twice as many batches are
+Rows that come from a disk take long, and a loop should not wait for those of two dozen batches. So twice as many batches are
 looked up together each time, and half as many after a time that was not quick. Neither changes a batch.
 
 Columns that are read from a source, and payload (`runtime.columns.rows_ahead`), are read for several small batches
@@ -42,7 +42,7 @@ from spiral_stream.runtime.numbering.numbering import Numbering
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
-BATCHES: Final = 16  # looked up together at most
+BATCHES: Final = 24  # looked up together at most
 SAMPLES: Final = 1 << 13  # of all of them; arrays of twice as many (128 KiB) come from the system anew each time
 QUICK_S: Final = 0.01  # 0.2 ms where all rows are in memory
 

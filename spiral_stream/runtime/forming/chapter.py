@@ -345,7 +345,7 @@ class Chapter:
         return self.draw_several([index])[0]
 
     def draw_several(self, indices: Sequence[int]) -> list[Drawn]:
-        """Return the samples of batches, in the order of each batch. Sixteen cost little more than one.
+        """Return the samples of batches, in the order of each batch. Two dozen cost little more than one.
 
         Draw each batch once, in ascending order; batches in between are skipped.
 

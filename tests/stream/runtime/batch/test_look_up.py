@@ -283,7 +283,7 @@ def test_tokens_that_are_brought_near_together_are_few(
         assert len(list(stream)) > 50
 
     assert all(near <= most_bytes for _, near in seen)
-    assert max(batches for batches, _ in seen) == 16
+    assert max(batches for batches, _ in seen) == looking_up.BATCHES
     assert all(near for batches, near in seen if batches <= 4)
 
 
