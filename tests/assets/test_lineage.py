@@ -1,6 +1,7 @@
 """Lineage: columns of streams and caches lead to those of relations, and assets to the code that defines them."""
 
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ attributes: {name: line, command: [python, -m, shop_made]}
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
     """A project of its own: a relation under another key, one that a function makes of it, a stream and an index."""
+    sys.modules.pop("shop_made", None)  # that of the test before, whose folder is gone
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "shop_made.py").write_text(MADE)
