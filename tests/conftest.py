@@ -1,6 +1,7 @@
 """What holds in every test: derandomized laws, and no setting of the developer's shell."""
 
 import gc
+import importlib
 import os
 import random
 import shutil
@@ -156,6 +157,8 @@ def no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     import av
     import simplejpeg
     from PIL import Image
+
+    importlib.import_module("spiral_stream.decoders.image.region")  # encodes an image once, to look at its library
 
     def refused(*_: object, **__: object) -> None:
         pytest.fail("encoded on the spot. Start from stored files: another processor or version gives other bytes")
