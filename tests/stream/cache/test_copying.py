@@ -16,7 +16,8 @@ PARTS = 15
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Team:
-    return Team(tmp_path_factory.mktemp("team"), "memory://copies/prepared")
+    folder = tmp_path_factory.mktemp("team")  # another one, if tests of other modules come between
+    return Team(folder, f"memory://{folder.name}/prepared")
 
 
 def test_a_copy_serves_the_same_batches_wherever_it_lies(team: Team, tmp_path: Path) -> None:

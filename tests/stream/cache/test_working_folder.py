@@ -20,7 +20,8 @@ ROWS = 148  # that pass the filter
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Team:
     """A store on which one machine built a cache."""
-    team = Team(tmp_path_factory.mktemp("team"), "memory://working-folders/prepared")
+    folder = tmp_path_factory.mktemp("team")  # another one, if tests of other modules come between
+    team = Team(folder, f"memory://{folder.name}/prepared")
     assert team.run("maker", build=True) == (team.batches, ROWS)
     return team
 

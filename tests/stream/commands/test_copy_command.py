@@ -13,7 +13,8 @@ from tests.fixtures.two_machines import Team
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Team:
-    return Team(tmp_path_factory.mktemp("team"), "memory://command/prepared")
+    folder = tmp_path_factory.mktemp("team")  # another one, if tests of other modules come between
+    return Team(folder, f"memory://{folder.name}/prepared")
 
 
 def test_the_command_says_what_it_copied_and_what_was_there(team: Team, tmp_path: Path) -> None:
