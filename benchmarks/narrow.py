@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--batches", type=int, default=100, help="of a slice")
+    parser.add_argument("--batches", type=int, default=1_000, help="of a slice")
     parser.add_argument("--other", type=Path, help="another checkout")
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=CELLS)
     parser.add_argument("--together", action="store_true", help="ask all cells in turn, to compare one with another")
