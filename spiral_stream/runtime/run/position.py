@@ -49,6 +49,7 @@ class RunPosition:
         self.in_worker = False
         self._pinned = pinned
         self._pass_from: Cursor | None = None  # where the last pass in this process began
+        self._left: Cursor | None = None  # where a loop left; whether this rank has more there, the next loop looks
         self._ended = False  # whether the last pass had all batches of this rank, and other ranks had one more
         self._shared: Any = shared_array(_SHARED)
         self.seen = 0  # the last move of the main process that this worker followed
@@ -184,6 +185,10 @@ class RunPosition:
         """
         cursor = self._next()
         start = entered(numbering, self._drawn_at(cursor), cursor, bound)
+        steps = dealt_steps(numbering, self._drawn_at(start), start, bound.turn)
+        if cursor is not self._left or start.epoch != cursor.epoch or steps.at(start.step) is not None:
+            return steps
+        start = start.next_epoch().enter(*bound.shape)  # only others have one more: the loop before had this rank's epoch
         return dealt_steps(numbering, self._drawn_at(start), start, bound.turn)
 
     def over(self) -> bool:
@@ -207,6 +212,8 @@ class RunPosition:
             elif self.cursor.epoch == steps.start.epoch and (over or steps.ended(self.cursor.step)):
                 self._ended = not steps.over(self.cursor.step, for_all=True)
                 self.cursor = self.cursor if self._ended else self.cursor.next_epoch()
+            elif self.cursor.step > steps.start.step:
+                self._left = self.cursor
 
     def looped(self, epoch: int) -> None:
         """Note that the loop over an epoch asked for a batch after its last one: then all ranks have had theirs.

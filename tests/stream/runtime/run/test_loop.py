@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import StreamError
+from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.runtime.run.loop import Pass
 from tests.fixtures.waits import FAR_S
 
@@ -166,3 +168,23 @@ def test_an_interrupt_while_a_pass_begins_ends_its_threads(
     assert begun
     assert [thread.name for thread in begun if thread.is_alive()] == []
     assert sum(len(batch["x"]) for batch in stream) == 2_000
+
+
+@pytest.mark.parametrize("found", [True, False])
+@pytest.mark.parametrize("batches", [1, 5, 6])
+def test_a_loop_that_is_left_at_its_last_batch_is_followed_by_the_next_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, found: bool
+) -> None:
+    """Also where other ranks have one more step, and whether the feeder has found the epoch's end by then or not."""
+    if not found:
+        monkeypatch.setattr(Steps, "ended", lambda *_: False)
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("rows", sp.Arrow(pa.table({"id": range(batches)})), identity="id")
+    sampled = catalog.table("rows").sample(order=sp.Sequential())
+    made = sampled.collate(batch_size=1, fields={"id": sp.Stack("id")}, last=sp.KeepPartial)
+    for rank in range(4):
+        mine = list(range(rank, batches, 4))
+        with made.to_numpy().bind(rank=rank, world_size=4) as stream:
+            for _ in range(3):
+                found_ids = [int(batch["id"][0]) for batch in (islice(stream, len(mine)) if mine else stream)]
+                assert found_ids == mine
