@@ -188,7 +188,7 @@ class RunPosition:
         steps = dealt_steps(numbering, self._drawn_at(start), start, bound.turn)
         if cursor is not self._left or start.epoch != cursor.epoch or steps.at(start.step) is not None:
             return steps
-        start = start.next_epoch().enter(*bound.shape)  # only others have one more: the loop before had this rank's epoch
+        start = start.next_epoch().enter(*bound.shape)  # only others have one more
         return dealt_steps(numbering, self._drawn_at(start), start, bound.turn)
 
     def over(self) -> bool:
