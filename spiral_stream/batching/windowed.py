@@ -347,9 +347,8 @@ def _longest(lengths: Int64, runs: Sequence[Run]) -> Int64:
     bounds = np.array([(run.start, run.stop) for run in runs if isinstance(run, slice)], dtype=np.int64)
     order = np.argsort(bounds[:, 0])
     found = np.empty(len(runs), dtype=np.int64)
-    found[order] = np.maximum.reduceat(np.append(lengths, 0), bounds[order].ravel())[
-        ::2
-    ]  # what lies between is left out
+    with_gaps = np.maximum.reduceat(np.append(lengths, 0), bounds[order].ravel())
+    found[order] = with_gaps[::2]
     return found
 
 

@@ -13,7 +13,6 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import StreamError
-from spiral_stream.runtime.numbering.steps import Steps
 from spiral_stream.runtime.run.loop import Pass
 from tests.fixtures.waits import FAR_S
 
@@ -177,7 +176,7 @@ def test_a_loop_that_is_left_at_its_last_batch_is_followed_by_the_next_epoch(
 ) -> None:
     """Also where other ranks have one more step, and whether the feeder has found the epoch's end by then or not."""
     if not found:
-        monkeypatch.setattr(Steps, "ended", lambda *_: False)
+        monkeypatch.setattr("spiral_stream.runtime.numbering.steps.Steps.ended", lambda *_: False)
     catalog = sp.connect(str(tmp_path / "catalog"))
     catalog.register("rows", sp.Arrow(pa.table({"id": range(batches)})), identity="id")
     sampled = catalog.table("rows").sample(order=sp.Sequential())
